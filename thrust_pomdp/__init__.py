@@ -1,0 +1,68 @@
+"""Environments that need memory, and a recurrent PPO for Stable-Baselines3 that is exact and fast.
+
+Importing the package registers its environment ids and loads NumPy and Gymnasium only. What needs
+torch and Stable-Baselines3 is imported when it is first used, so that environment workers do not
+pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from thrust_pomdp.registration import register_envs
+
+if TYPE_CHECKING:
+    from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+    from thrust_pomdp.policies import (
+        CnnLstmPolicy,
+        MlpLstmPolicy,
+        MultiInputLstmPolicy,
+        RecurrentActorCriticPolicy,
+    )
+    from thrust_pomdp.ppo import RecurrentPPO
+    from thrust_pomdp.sequences import RNNStates
+    from thrust_pomdp.vec_normalize import VecNormalizeVisible
+    from thrust_pomdp.wrappers import NormalizeVisibleObservation
+
+__version__ = "0.1.0"
+
+#: Public names and the modules they live in; loaded on first use.
+_LAZY = {
+    "CnnLstmPolicy": "policies",
+    "MlpLstmPolicy": "policies",
+    "MultiInputLstmPolicy": "policies",
+    "NormalizeVisibleObservation": "wrappers",
+    "RNNStates": "sequences",
+    "RecurrentActorCriticPolicy": "policies",
+    "RecurrentDictRolloutBuffer": "buffers",
+    "RecurrentPPO": "ppo",
+    "RecurrentRolloutBuffer": "buffers",
+    "VecNormalizeVisible": "vec_normalize",
+}
+
+__all__ = [
+    "CnnLstmPolicy",
+    "MlpLstmPolicy",
+    "MultiInputLstmPolicy",
+    "NormalizeVisibleObservation",
+    "RNNStates",
+    "RecurrentActorCriticPolicy",
+    "RecurrentDictRolloutBuffer",
+    "RecurrentPPO",
+    "RecurrentRolloutBuffer",
+    "VecNormalizeVisible",
+    "register_envs",
+]
+
+register_envs()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"thrust_pomdp.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,404 @@
+"""A rollout buffer that keeps each environment's window whole and in time order.
+
+Storage is SB3's, ``[n_steps, n_envs, ...]``; batches are environment-major, ``[n_seq, n_steps,
+...]``::
+
+    stored                      handed out
+    step 0:  env0 env1 env2     env0:  step0 step1 ... step(n-1)
+    step 1:  env0 env1 env2     env1:  step0 step1 ... step(n-1)
+    ...                         env2:  step0 step1 ... step(n-1)
+
+A minibatch is a set of whole rows on the right, so it needs neither padding nor masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+
+from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, zero_states
+
+Array = NDArray[Any]
+
+
+class SequenceBatch(NamedTuple):
+    """Whole windows of some environments, as tensors on the policy's device.
+
+    :param observations: ``[n_seq, n_steps, *obs_shape]``, or a dict of such
+    :param actions: ``[n_seq, n_steps, action_dim]``, float32 for Box, else the space's integers
+    :param old_values: ``[n_seq, n_steps]``
+    :param old_log_prob: ``[n_seq, n_steps]``
+    :param advantages: ``[n_seq, n_steps]``
+    :param returns: ``[n_seq, n_steps]``
+    :param episode_starts: ``[n_seq, n_steps]``, bool
+    :param initial_state: the states that entered step 0, each ``[n_layers, n_seq, hidden]``;
+        None stands for zeros
+    :param layout: the same episode starts, as the sequence layer wants them
+    """
+
+    observations: th.Tensor | dict[str, th.Tensor]
+    actions: th.Tensor
+    old_values: th.Tensor
+    old_log_prob: th.Tensor
+    advantages: th.Tensor
+    returns: th.Tensor
+    episode_starts: th.Tensor
+    initial_state: RNNStates | None
+    layout: ResetLayout
+
+    def select(self, rows: th.Tensor) -> SequenceBatch:
+        """Return the windows of the environments ``rows``, int64 indices, in that order."""
+        observations: th.Tensor | dict[str, th.Tensor]
+        if isinstance(self.observations, dict):
+            observations = {key: obs[rows] for key, obs in self.observations.items()}
+        else:
+            observations = self.observations[rows]
+        state = self.initial_state
+        return SequenceBatch(
+            observations=observations,
+            actions=self.actions[rows],
+            old_values=self.old_values[rows],
+            old_log_prob=self.old_log_prob[rows],
+            advantages=self.advantages[rows],
+            returns=self.returns[rows],
+            episode_starts=self.episode_starts[rows],
+            initial_state=None if state is None else map_states(state, lambda s: s[:, rows]),
+            layout=self.layout.select(rows),
+        )
+
+
+def map_states(states: RNNStates, function: Any) -> RNNStates:
+    """Apply ``function`` to each of the four state tensors."""
+    pi, vf = states
+    mapped = (function(pi[0]), function(pi[1]))
+    if vf is pi:  # a critic without memory of its own
+        return RNNStates(mapped, mapped)
+    return RNNStates(mapped, (function(vf[0]), function(vf[1])))
+
+
+class _SequenceStorage:
+    """What the Box and the Dict buffer add to SB3's; mixed in before the SB3 class.
+
+    The SB3 class owns the arrays of the window and its ``add``; this one owns what connects a
+    window to the next (the states that enter step 0 and the episode starts of step 0) and the
+    change of layout.
+    """
+
+    # Provided by SB3's class.
+    buffer_size: int
+    n_envs: int
+    pos: int
+    full: bool
+    gamma: float
+    gae_lambda: float
+    device: th.device
+    action_space: spaces.Space[Any]
+    observations: Any
+    actions: Array
+    rewards: Array
+    values: Array
+    log_probs: Array
+    advantages: Array
+    returns: Array
+    episode_starts: Array
+
+    def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
+        self.record_states = record_states
+        self._initial_state: RNNStates | None = None
+        self._recorded: dict[str, Array] = {}
+        self._batch: SequenceBatch | None = None
+        self._generator = np.random.default_rng()
+        super().__init__(*args, **kwargs)
+        for name in ("buffer_size", "n_envs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.episode_start_carry: NDArray[np.bool_] = np.ones(self.n_envs, dtype=bool)
+
+    def seed(self, seed: int | None) -> None:
+        """Seed the shuffling of :meth:`to_minibatches`, which uses no global generator."""
+        self._generator = np.random.default_rng(seed)
+
+    def reset(self) -> None:
+        """Clear the window; the start flags and the states of the next step 0 survive it."""
+        super().reset()  # type: ignore[misc]
+        if isinstance(self.action_space, spaces.Box):
+            # SB3 stores the space's dtype: a float16 space would round the action that was taken,
+            # and its recomputed log-probability would belong to another one.
+            self.actions = self.actions.astype(np.float32)
+        self._batch = None
+
+    def add(self, *args: Any, lstm_states: RNNStates | None = None, **kwargs: Any) -> None:
+        """Add one step of every environment.
+
+        The positional arguments are SB3's: ``obs, action, reward, episode_start, value, log_prob``.
+
+        :param lstm_states: the states that **entered** the step, each ``[n_layers, n_envs,
+            hidden]``. The window's first ones are kept for training; all of them with
+            ``record_states=True``.
+        :raises ValueError: if the window is full, if the states have another number of
+            environments, or if they are missing while states are recorded
+        """
+        if self.full:
+            raise ValueError(
+                f"the window is full ({self.buffer_size} steps): call reset() before add()"
+            )
+        if lstm_states is not None:
+            self._keep_states(lstm_states)
+        elif self.record_states:
+            raise ValueError("record_states=True needs lstm_states in every call of add()")
+        super().add(*args, **kwargs)  # type: ignore[misc]
+        self._batch = None
+
+    def _keep_states(self, states: RNNStates) -> None:
+        n_envs = states.pi[0].shape[1]
+        if n_envs != self.n_envs:
+            raise ValueError(
+                f"lstm_states must be of shape [n_layers, n_envs={self.n_envs}, hidden], "
+                f"got {tuple(states.pi[0].shape)}"
+            )
+        if self.pos == 0:
+            self._initial_state = map_states(states, lambda tensor: tensor.detach().clone())
+        if not self.record_states:
+            return
+        named = zip(
+            ("hidden", "cell", "critic_hidden", "critic_cell"),
+            (*states.pi, *states.vf),
+            strict=True,
+        )
+        for name, tensor in named:
+            if name not in self._recorded:
+                shape = (self.buffer_size, *tensor.shape)
+                self._recorded[name] = np.zeros(shape, dtype=np.float32)
+            self._recorded[name][self.pos] = tensor.detach().cpu().numpy()
+
+    def _recorded_states(self, name: str) -> Array:
+        if not self.record_states:
+            raise ValueError(
+                f"{name} is recorded on request only: make the buffer with record_states=True "
+                "(rollout_buffer_kwargs=dict(record_states=True))"
+            )
+        if name not in self._recorded:
+            raise ValueError(f"{name} is empty: nothing has been added yet")
+        return self._recorded[name]
+
+    @property
+    def hidden(self) -> Array:
+        """The actor's hidden states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
+        return self._recorded_states("hidden")
+
+    @property
+    def cell(self) -> Array:
+        """The actor's cell states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
+        return self._recorded_states("cell")
+
+    @property
+    def critic_hidden(self) -> Array:
+        """The critic's hidden states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
+        return self._recorded_states("critic_hidden")
+
+    @property
+    def critic_cell(self) -> Array:
+        """The critic's cell states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
+        return self._recorded_states("critic_cell")
+
+    @property
+    def initial_state(self) -> RNNStates | None:
+        """The states that enter step 0 of the window; None stands for zeros."""
+        return self._initial_state
+
+    def seed_warm_start(
+        self, last_step: int, final_state: RNNStates | None, dones: NDArray[np.bool_]
+    ) -> None:
+        """Carry the memory across the cut between this window and the next.
+
+        Sets the states that enter step 0 of the next window and, in lockstep, the flags that say
+        where that step starts an episode.
+
+        :param last_step: index of the last step added, so that a flag of another step is noticed
+        :param final_state: each environment's states after ``last_step``, ``[n_layers, n_envs,
+            hidden]``; None for zeros (Strategy A)
+        :param dones: ``[n_envs]``, whether the episode ended on ``last_step``, terminated or
+            truncated; the states of these environments become zero
+        :raises ValueError: if ``last_step`` is not the last step added or sizes do not fit
+        """
+        if last_step != self.pos - 1:
+            raise ValueError(
+                f"last_step must be the last step added, {self.pos - 1}, got {last_step}"
+            )
+        ended = np.asarray(dones).astype(bool)
+        if ended.shape != (self.n_envs,):
+            raise ValueError(f"dones must be of shape ({self.n_envs},), got {ended.shape}")
+        self.episode_start_carry = ended.copy()
+        self._initial_state = None
+        if final_state is not None:
+            where = th.from_numpy(ended).to(final_state.pi[0].device)
+            pi = zero_states(_detach(final_state.pi), where)
+            shared = final_state.vf is final_state.pi
+            vf = pi if shared else zero_states(_detach(final_state.vf), where)
+            self._initial_state = RNNStates(pi, vf)
+
+    def compute_returns_and_advantage(
+        self, last_values: th.Tensor, dones: Array, valid_steps: int | None = None
+    ) -> None:
+        """Compute GAE(lambda) advantages and TD(lambda) returns (Schulman et al. 2016).
+
+        The trace is cut wherever an episode ended. A truncated episode's value of its final
+        observation has been added to its last reward by the caller, as SB3 does.
+
+        :param last_values: value of the observation after the last step, ``[n_envs]``
+        :param dones: whether the episode ended on the last step, ``[n_envs]``
+        :param valid_steps: use only the first so many steps of the window
+        """
+        steps = self._checked_steps(valid_steps)
+        next_values = last_values.detach().cpu().numpy().reshape(self.n_envs)
+        next_non_terminal = 1.0 - np.asarray(dones, dtype=np.float32)
+        decay = self.gamma * self.gae_lambda
+        advantage = np.zeros(self.n_envs, dtype=np.float32)
+        for step in reversed(range(steps)):
+            delta = (
+                self.rewards[step]
+                + self.gamma * next_values * next_non_terminal
+                - self.values[step]
+            )
+            advantage = delta + decay * next_non_terminal * advantage
+            self.advantages[step] = advantage
+            next_values = self.values[step]
+            next_non_terminal = 1.0 - self.episode_starts[step]
+        self.returns = self.advantages + self.values
+        self._batch = None
+
+    def _checked_steps(self, valid_steps: int | None) -> int:
+        if valid_steps is None:
+            if not self.full:
+                raise ValueError(
+                    f"the window has {self.pos} of {self.buffer_size} steps: fill it or pass "
+                    "valid_steps"
+                )
+            return self.buffer_size
+        if not 1 <= valid_steps <= self.pos:
+            raise ValueError(
+                f"valid_steps must lie between 1 and the {self.pos} steps added, got {valid_steps}"
+            )
+        return valid_steps
+
+    def to_sequence_batch(self, valid_steps: int | None = None) -> SequenceBatch:
+        """Return every environment's window as one sequence, in the order of the environments.
+
+        :param valid_steps: only the first so many steps; the whole window when None
+        :raises ValueError: if fewer steps have been added
+        """
+        steps = self._checked_steps(valid_steps)
+        starts = self.episode_starts[:steps].T != 0
+        observations: th.Tensor | dict[str, th.Tensor]
+        if isinstance(self.observations, dict):
+            observations = {k: self._env_major(v[:steps]) for k, v in self.observations.items()}
+        else:
+            observations = self._env_major(self.observations[:steps])
+        state = self._initial_state
+        return SequenceBatch(
+            observations=observations,
+            actions=self._env_major(self.actions[:steps]),
+            old_values=self._env_major(self.values[:steps]),
+            old_log_prob=self._env_major(self.log_probs[:steps]),
+            advantages=self._env_major(self.advantages[:steps]),
+            returns=self._env_major(self.returns[:steps]),
+            episode_starts=th.as_tensor(starts.copy(), device=self.device),
+            initial_state=None if state is None else map_states(state, self._to_device),
+            layout=ResetLayout.from_episode_starts(starts, self.device),
+        )
+
+    def _to_device(self, tensor: th.Tensor) -> th.Tensor:
+        return tensor.to(self.device)
+
+    def _env_major(self, array: Array) -> th.Tensor:
+        """Turn ``[n_steps, n_envs, ...]`` storage into a ``[n_envs, n_steps, ...]`` tensor."""
+        return th.as_tensor(np.ascontiguousarray(array.swapaxes(0, 1)), device=self.device)
+
+    def to_minibatches(
+        self, envs_per_minibatch: int, shuffle: bool = True
+    ) -> Generator[SequenceBatch, None, None]:
+        """Yield minibatches of whole windows; every environment comes exactly once.
+
+        :param envs_per_minibatch: number of environments in a minibatch; the last one takes what
+            is left
+        :param shuffle: draw the order of the environments anew, else 0 to n_envs - 1
+        :raises ValueError: if ``envs_per_minibatch`` is below 1 or the window is not full
+        """
+        if envs_per_minibatch < 1:
+            raise ValueError(f"envs_per_minibatch must be at least 1, got {envs_per_minibatch}")
+        if self._batch is None:
+            self._batch = self.to_sequence_batch()
+        order = self._generator.permutation(self.n_envs) if shuffle else np.arange(self.n_envs)
+        rows = th.as_tensor(order, device=self.device)
+        for start in range(0, self.n_envs, envs_per_minibatch):
+            yield self._batch.select(rows[start : start + envs_per_minibatch])
+
+    def get(self, batch_size: int | None = None) -> Any:
+        """Yield shuffled minibatches of about ``batch_size`` time steps, made of whole windows.
+
+        :param batch_size: see :func:`sequences_per_minibatch`; everything at once when None
+        """
+        return self.to_minibatches(
+            sequences_per_minibatch(batch_size, self.buffer_size, self.n_envs)
+        )
+
+
+def _detach(states: LSTMState) -> LSTMState:
+    return states[0].detach(), states[1].detach()
+
+
+def sequences_per_minibatch(batch_size: int | None, n_steps: int, n_envs: int) -> int:
+    """Translate a minibatch size in time steps into a number of whole windows.
+
+    >>> sequences_per_minibatch(256, n_steps=128, n_envs=8)
+    2
+    >>> sequences_per_minibatch(64, n_steps=128, n_envs=8)  # never less than one window
+    1
+
+    :param batch_size: time steps; None for all windows
+    :param n_steps: steps of a window
+    :param n_envs: number of windows
+    """
+    if batch_size is None:
+        return n_envs
+    return min(max(batch_size // n_steps, 1), n_envs)
+
+
+class RecurrentRolloutBuffer(_SequenceStorage, RolloutBuffer):
+    """Rollout buffer for recurrent policies.
+
+    .. warning::
+        The states to record are those that *entered* a step. Recording the ones after it trains
+        on memories the policy did not have: nothing fails, and it learns badly.
+
+    >>> import numpy as np, torch as th
+    >>> from gymnasium import spaces
+    >>> buffer = RecurrentRolloutBuffer(2, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), n_envs=4)
+    >>> for step in range(2):
+    ...     obs, action, reward, start = np.zeros((4, 3)), np.zeros(4), np.ones(4), np.zeros(4)
+    ...     buffer.add(obs, action, reward, start, value=th.zeros(4), log_prob=th.zeros(4))
+    >>> buffer.compute_returns_and_advantage(last_values=th.zeros(4), dones=np.zeros(4))
+    >>> [batch.returns.shape for batch in buffer.to_minibatches(3)]
+    [torch.Size([3, 2]), torch.Size([1, 2])]
+
+    :param buffer_size: steps of a window, ``n_steps``
+    :param observation_space: as SB3's
+    :param action_space: as SB3's
+    :param device: device of the batches
+    :param gae_lambda: trade-off of bias against variance in GAE
+    :param gamma: discount factor
+    :param n_envs: number of environments
+    :param record_states: keep the recurrent states of every step (``hidden``, ``cell``,
+        ``critic_hidden``, ``critic_cell``), not only those that entered the window
+    :raises ValueError: if ``buffer_size`` or ``n_envs`` is below 1
+    """
+
+
+class RecurrentDictRolloutBuffer(_SequenceStorage, DictRolloutBuffer):
+    """:class:`RecurrentRolloutBuffer` for Dict observations; batches hold a dict of tensors."""

@@ -1,0 +1,238 @@
+"""CartPole seen through imperfect sensors: velocities hidden, frames blanked, or both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from numpy.typing import NDArray
+
+from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
+
+#: Gymnasium's explicit Euler integration, and the semi-implicit one of some other CartPoles.
+INTEGRATORS = ("euler", "semi-implicit euler")
+
+#: Cart position and pole angle, the two components a camera or an encoder measures.
+POSITIONS = (0, 2)
+
+Observation = NDArray[np.float32]
+Info = dict[str, Any]
+
+
+def check_integrator(kinematics_integrator: str) -> str:
+    """Return the name of the integrator.
+
+    :raises ValueError: if Gymnasium's CartPole does not know it (it would silently take the
+        semi-implicit one)
+    """
+    if kinematics_integrator not in INTEGRATORS:
+        raise ValueError(
+            f"kinematics_integrator must be one of {INTEGRATORS}, got {kinematics_integrator!r}"
+        )
+    return kinematics_integrator
+
+
+class _SensedCartPoleEnv(CartPoleEnv):
+    """CartPole with an observation of our own; physics and seeds are Gymnasium's."""
+
+    def __init__(
+        self,
+        hide_velocities: bool,
+        kinematics_integrator: str,
+        expose_state: bool,
+        render_mode: str | None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        self.kinematics_integrator = check_integrator(kinematics_integrator)
+        self.hide_velocities = bool(hide_velocities)
+        self.expose_state = bool(expose_state)
+        if self.hide_velocities:
+            assert isinstance(self.observation_space, spaces.Box)
+            high = self.observation_space.high[list(POSITIONS)]
+            self.observation_space = spaces.Box(-high, high, dtype=np.float32)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
+        """Advance the physics by one step of 0.02 s and sense the outcome."""
+        state, reward, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]
+        return self._sense(state, info), float(reward), terminated, truncated, info
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start a new episode, exactly as ``CartPole-v1`` does for the same seed and options."""
+        state, info = super().reset(seed=seed, options=options)
+        return self._sense(state, info), info
+
+    def _sense(self, state: Observation, info: Info) -> Observation:
+        if self.expose_state:
+            info["state"] = state.copy()
+        return state[list(POSITIONS)] if self.hide_velocities else state
+
+
+class MaskedCartPoleEnv(_SensedCartPoleEnv):
+    """CartPole without its velocities: the agent sees where things are, not how they move.
+
+    ## Description
+
+    Gymnasium's ``CartPole-v1`` (Barto, Sutton and Anderson 1983) with the two velocities dropped
+    from the observation. One frame no longer determines what the pole does next, two frames do:
+    the smallest step from a fully observed task to one that needs memory.
+
+    ## Action space
+
+    ``Discrete(2)``: 0 pushes the cart to the left, 1 to the right, with a force of 10 N.
+
+    ## Observation space
+
+    ``Box`` of shape ``(2,)``, float32. The velocities are dropped, not set to zero.
+
+    | index | observation   | min        | max       | unit |
+    |-------|---------------|------------|-----------|------|
+    | 0     | cart position | -4.8       | 4.8       | m    |
+    | 1     | pole angle    | -0.418     | 0.418     | rad  |
+
+    ## Reward, start and end
+
+    As ``CartPole-v1``, bit for bit for the same seed and actions: +1 per step, the last one
+    included; start state uniform in ±0.05; the episode terminates when the pole leaves ±12° or the
+    cart ±2.4 m and is truncated after 500 steps.
+
+    ## Arguments
+
+    :param kinematics_integrator: ``"euler"`` (explicit, Gymnasium's) or ``"semi-implicit euler"``.
+        They are different tasks: under the former a memoryless policy keeps the pole up for about
+        50 steps, under the latter for several hundred, because explicit integration feeds energy
+        into a loop that reacts to positions only.
+    :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
+        of shape ``(4,)``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :raises ValueError: for an unknown integrator
+
+    ```python
+    >>> import gymnasium as gym, thrust_pomdp
+    >>> env = gym.make("MaskedCartPole-v0")
+    >>> env.reset(seed=0)[0].shape
+    (2,)
+
+    ```
+
+    ## Version history
+
+    * v0: initial version
+    """
+
+    def __init__(
+        self,
+        kinematics_integrator: str = "euler",
+        expose_state: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(True, kinematics_integrator, expose_state, render_mode)
+
+
+class FlickeringCartPoleEnv(_SensedCartPoleEnv):
+    """CartPole through a sensor that drops whole frames.
+
+    ## Description
+
+    Gymnasium's ``CartPole-v1`` whose observation is replaced by zeros with probability
+    ``flicker_prob``, independently (M. Hausknecht and P. Stone, "Deep Recurrent Q-Learning for
+    Partially Observable MDPs", 2015) or, with ``burst_len``, in runs of blank frames. While the
+    sensor is blank a policy without memory knows nothing at all; one with memory can go on
+    predicting from what it saw and did.
+
+    ## Action space
+
+    ``Discrete(2)``: 0 pushes the cart to the left, 1 to the right, with a force of 10 N.
+
+    ## Observation space
+
+    ``Box`` of shape ``(4,)``, float32, or ``(2,)`` with ``hide_velocities``; all zeros when blank.
+
+    | index | observation           | min    | max   | unit  | with ``hide_velocities`` |
+    |-------|-----------------------|--------|-------|-------|--------------------------|
+    | 0     | cart position         | -4.8   | 4.8   | m     | index 0                  |
+    | 1     | cart velocity         | -inf   | inf   | m/s   | dropped                  |
+    | 2     | pole angle            | -0.418 | 0.418 | rad   | index 1                  |
+    | 3     | pole angular velocity | -inf   | inf   | rad/s | dropped                  |
+
+    ``info["blanked"]``, a bool, tells on ``reset`` and ``step`` whether the frame was blank.
+
+    ## Blanking law
+
+    See :class:`~thrust_pomdp.envs.flicker.FlickerLaw`. The first frame of an episode is blank with
+    probability ``flicker_prob``. An environment seeded with ``s`` draws one uniform number per
+    frame from a stream of its own: the same seed gives the same numbers whatever the actions are,
+    and the start states are never disturbed. ``reset()`` without a seed continues the stream.
+
+    ## Reward, start and end
+
+    As ``CartPole-v1``, bit for bit for the same seed and actions: +1 per step, the last one
+    included; start state uniform in ±0.05; the episode terminates when the pole leaves ±12° or the
+    cart ±2.4 m and is truncated after 500 steps.
+
+    ## Arguments
+
+    :param flicker_prob: stationary share of blank frames, in [0, 1]
+    :param burst_len: mean length of a run of blank frames, >= 1; None blanks each frame
+        independently of the others
+    :param hide_velocities: observe positions only
+    :param kinematics_integrator: ``"euler"`` (explicit, Gymnasium's) or ``"semi-implicit euler"``
+    :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
+        of shape ``(4,)``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :raises ValueError: for probabilities outside [0, 1], a burst that cannot exist, or an unknown
+        integrator
+
+    ```python
+    >>> import gymnasium as gym, thrust_pomdp
+    >>> env = gym.make("FlickeringCartPole-v0", flicker_prob=1.0)
+    >>> obs, info = env.reset(seed=0)
+    >>> obs.tolist(), info["blanked"]
+    ([0.0, 0.0, 0.0, 0.0], True)
+
+    ```
+
+    ## Version history
+
+    * v0: initial version
+    """
+
+    def __init__(
+        self,
+        flicker_prob: float = 0.5,
+        burst_len: float | None = None,
+        hide_velocities: bool = False,
+        kinematics_integrator: str = "euler",
+        expose_state: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(hide_velocities, kinematics_integrator, expose_state, render_mode)
+        self._flicker = FlickerProcess(FlickerLaw(flicker_prob, burst_len))
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
+        """Advance the physics by one step of 0.02 s and look through the flickering sensor."""
+        obs, reward, terminated, truncated, info = super().step(action)
+        return (
+            self._blank(obs, info, self._flicker.next_frame()),
+            reward,
+            terminated,
+            truncated,
+            info,
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start a new episode; a seed restarts the blanking stream too, no seed continues it."""
+        if seed is not None:
+            self._flicker.seed(seed)
+        obs, info = super().reset(seed=seed, options=options)
+        return self._blank(obs, info, self._flicker.first_frame()), info
+
+    @staticmethod
+    def _blank(obs: Observation, info: Info, blanked: bool) -> Observation:
+        info["blanked"] = blanked
+        return np.zeros_like(obs) if blanked else obs

@@ -1,0 +1,539 @@
+"""Actor-critic policies with an LSTM between features and heads.
+
+Arguments, module names and methods are those of ``sb3_contrib``'s recurrent policies, so that
+programs and weights carry over. There are two passes: one step at a time while collecting and
+acting (:meth:`RecurrentActorCriticPolicy.forward`, ``predict``), and whole windows at once while
+training (:meth:`RecurrentActorCriticPolicy.evaluate_sequences`). Both compute the same numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    MlpExtractor,
+    NatureCNN,
+)
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from thrust_pomdp.sequences import (
+    LSTMState,
+    ResetLayout,
+    RNNStates,
+    lstm_sequences,
+    lstm_step,
+)
+
+#: ``nn.LSTM`` options that cannot work here, and why.
+_REFUSED_LSTM_KWARGS = {
+    "proj_size": "the state arrays and the heads assume a hidden state of lstm_hidden_size",
+    "bidirectional": "an agent cannot read its future observations",
+    "batch_first": "the layout is chosen by the sequence layer",
+    "num_layers": "use n_lstm_layers",
+    "input_size": "it follows from the features extractor",
+    "hidden_size": "use lstm_hidden_size",
+}
+
+
+class RecurrentActorCriticPolicy(ActorCriticPolicy):
+    """Recurrent actor-critic policy for vector observations (``"MlpLstmPolicy"``).
+
+    Actor and critic have separate LSTMs by default. The other arrangements:
+
+    * ``shared_lstm=True, enable_critic_lstm=False``: one LSTM, trained by the actor alone;
+    * ``shared_lstm_critic_gradient=True``: one LSTM, trained by both;
+    * ``enable_critic_lstm=False``: the critic has no memory.
+
+    With ``ortho_init`` each square block of the recurrent weights is orthogonal with gain 1, the
+    input blocks are orthogonal and the biases zero (``sb3_contrib`` leaves torch's default).
+
+    :param observation_space: observation space
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param lr_schedule: learning rate schedule; ``lr_schedule(1)`` is the initial one
+    :param net_arch: layers of the heads after the memory, ``dict(pi=[64, 64], vf=[64, 64])`` by
+        default (none after a CNN)
+    :param activation_fn: activation of the heads
+    :param ortho_init: orthogonal initialisation
+    :param use_sde: generalised state-dependent exploration
+    :param log_std_init: initial log standard deviation
+    :param full_std: see ``stable_baselines3``
+    :param use_expln: see ``stable_baselines3``
+    :param squash_output: see ``stable_baselines3``
+    :param features_extractor_class: what comes before the memory
+    :param features_extractor_kwargs: its arguments
+    :param share_features_extractor: one extractor for actor and critic
+    :param normalize_images: divide images by 255
+    :param optimizer_class: ``th.optim.Adam`` by default; its fused form is used where none is named
+    :param optimizer_kwargs: its arguments, without the learning rate
+    :param lstm_hidden_size: units of each LSTM layer
+    :param n_lstm_layers: number of LSTM layers
+    :param shared_lstm: one LSTM for actor and critic
+    :param enable_critic_lstm: a separate LSTM for the critic
+    :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``
+    :param shared_lstm_critic_gradient: let the value loss train the shared LSTM too; implies
+        ``shared_lstm=True`` and ``enable_critic_lstm=False``
+    :raises ValueError: for combinations or ``lstm_kwargs`` that cannot work, with the reason
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        activation_fn: type[nn.Module] = nn.Tanh,
+        ortho_init: bool = True,
+        use_sde: bool = False,
+        log_std_init: float = 0.0,
+        full_std: bool = True,
+        use_expln: bool = False,
+        squash_output: bool = False,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        share_features_extractor: bool = True,
+        normalize_images: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        lstm_hidden_size: int = 256,
+        n_lstm_layers: int = 1,
+        shared_lstm: bool = False,
+        enable_critic_lstm: bool = True,
+        lstm_kwargs: dict[str, Any] | None = None,
+        shared_lstm_critic_gradient: bool = False,
+    ) -> None:
+        if shared_lstm_critic_gradient:
+            shared_lstm, enable_critic_lstm = True, False
+        _check_lstm_arguments(
+            lstm_hidden_size, n_lstm_layers, shared_lstm, enable_critic_lstm, lstm_kwargs
+        )
+        if shared_lstm and not share_features_extractor:
+            raise ValueError(
+                "shared_lstm=True needs share_features_extractor=True: one LSTM cannot read two "
+                "sets of features"
+            )
+        self.lstm_output_dim = lstm_hidden_size
+        super().__init__(
+            observation_space,
+            action_space,
+            lr_schedule,
+            net_arch,
+            activation_fn,
+            ortho_init,
+            use_sde,
+            log_std_init,
+            full_std,
+            use_expln,
+            squash_output,
+            features_extractor_class,
+            features_extractor_kwargs,
+            share_features_extractor,
+            normalize_images,
+            optimizer_class,
+            optimizer_kwargs,
+        )
+        self.lstm_kwargs = lstm_kwargs or {}
+        self.shared_lstm = shared_lstm
+        self.enable_critic_lstm = enable_critic_lstm
+        self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
+        #: Shape of one environment's hidden state, ``(n_lstm_layers, 1, lstm_hidden_size)``.
+        self.lstm_hidden_state_shape = (n_lstm_layers, 1, lstm_hidden_size)
+        self.lstm_actor = self._make_lstm()
+        self.lstm_critic = self._make_lstm() if enable_critic_lstm else None
+        self.critic: nn.Linear | None = None
+        if not (shared_lstm or enable_critic_lstm):
+            self.critic = nn.Linear(self.features_dim, lstm_hidden_size)
+            if ortho_init:
+                self.init_weights(self.critic)
+        self.optimizer = self._make_optimizer(lr_schedule)
+
+    def _make_lstm(self) -> nn.LSTM:
+        n_layers, _, hidden_size = self.lstm_hidden_state_shape
+        lstm = nn.LSTM(self.features_dim, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        if self.ortho_init:
+            for name, parameter in lstm.named_parameters():
+                if name.startswith("bias"):
+                    nn.init.zeros_(parameter)
+                else:
+                    for gate in parameter.data.chunk(4):
+                        nn.init.orthogonal_(gate)
+        return lstm
+
+    def _make_optimizer(self, lr_schedule: Schedule) -> th.optim.Optimizer:
+        kwargs = dict(self.optimizer_kwargs)
+        adams = (th.optim.Adam, th.optim.AdamW)
+        if self.optimizer_class in adams and not {"foreach", "fused"} & kwargs.keys():
+            kwargs["fused"] = True  # the same update in one kernel: a third of the time
+        return self.optimizer_class(self.parameters(), lr=lr_schedule(1), **kwargs)  # type: ignore[call-arg]
+
+    def _build_mlp_extractor(self) -> None:
+        """Create the heads, which read the memory instead of the features."""
+        self.mlp_extractor = MlpExtractor(
+            self.lstm_output_dim,
+            net_arch=self.net_arch,
+            activation_fn=self.activation_fn,
+            device=self.device,
+        )
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        n_layers, _, hidden_size = self.lstm_hidden_state_shape
+        data.update(
+            share_features_extractor=self.share_features_extractor,
+            lstm_hidden_size=hidden_size,
+            n_lstm_layers=n_layers,
+            shared_lstm=self.shared_lstm,
+            enable_critic_lstm=self.enable_critic_lstm,
+            lstm_kwargs=self.lstm_kwargs,
+            shared_lstm_critic_gradient=self.shared_lstm_critic_gradient,
+        )
+        return data
+
+    def zero_states(self, n_envs: int) -> RNNStates:
+        """Return the states of ``n_envs`` environments that remember nothing."""
+        n_layers, _, hidden_size = self.lstm_hidden_state_shape
+        zeros = th.zeros(n_layers, n_envs, hidden_size, device=self.device)
+        pi = (zeros, zeros)
+        return RNNStates(pi, (zeros, zeros) if self.enable_critic_lstm else pi)
+
+    @staticmethod
+    def _process_sequence(
+        features: th.Tensor,
+        lstm_states: LSTMState,
+        episode_starts: th.Tensor | ResetLayout,
+        lstm: nn.LSTM,
+    ) -> tuple[th.Tensor, LSTMState]:
+        """Run the LSTM over the features: one step, or whole sequences where there are more rows.
+
+        :param features: ``[n_seq * n_steps, features]``, sequence by sequence
+        :param lstm_states: the states that enter, each ``[n_layers, n_seq, hidden]``
+        :param episode_starts: ``[n_seq * n_steps]``, non-zero where an episode starts, or the
+            layout made from them
+        :param lstm: the LSTM
+        :return: outputs ``[n_seq * n_steps, hidden]`` and the states that leave
+        """
+        n_seq = lstm_states[0].shape[1]
+        if isinstance(episode_starts, th.Tensor):
+            if len(features) == n_seq:
+                return lstm_step(lstm, features, lstm_states, episode_starts != 0)
+            starts = episode_starts.reshape(n_seq, -1)
+            episode_starts = ResetLayout.from_episode_starts(starts, features.device)
+        sequences = features.reshape(n_seq, -1, lstm.input_size)
+        output, lstm_states = lstm_sequences(lstm, sequences, episode_starts, lstm_states)
+        return output.flatten(end_dim=1), lstm_states
+
+    def _recur(
+        self, obs: PyTorchObs, lstm_states: RNNStates, episode_starts: th.Tensor | ResetLayout
+    ) -> tuple[th.Tensor, th.Tensor, RNNStates]:
+        """Return what actor and critic remember, and the states that leave."""
+        features = self.extract_features(obs)
+        pi_features, vf_features = features if isinstance(features, tuple) else (features, features)
+        memory_pi, states_pi = self._process_sequence(
+            pi_features, lstm_states.pi, episode_starts, self.lstm_actor
+        )
+        if self.lstm_critic is not None:
+            memory_vf, states_vf = self._process_sequence(
+                vf_features, lstm_states.vf, episode_starts, self.lstm_critic
+            )
+            return memory_pi, memory_vf, RNNStates(states_pi, states_vf)
+        return (
+            memory_pi,
+            self._critic_memory(memory_pi, vf_features),
+            RNNStates(states_pi, states_pi),
+        )
+
+    def _critic_memory(self, memory_pi: th.Tensor, vf_features: th.Tensor) -> th.Tensor:
+        """Return what a critic without an LSTM of its own reads."""
+        if self.critic is not None:
+            memory: th.Tensor = self.critic(vf_features)
+            return memory
+        return memory_pi if self.shared_lstm_critic_gradient else memory_pi.detach()
+
+    def _heads(self, memory_pi: th.Tensor, memory_vf: th.Tensor) -> tuple[Distribution, th.Tensor]:
+        """Return the action distribution and the values, ``[rows, 1]``."""
+        latent_pi = self.mlp_extractor.forward_actor(memory_pi)
+        latent_vf = self.mlp_extractor.forward_critic(memory_vf)
+        return self._get_action_dist_from_latent(latent_pi), self.value_net(latent_vf)
+
+    def forward(  # type: ignore[override]
+        self,
+        obs: PyTorchObs,
+        lstm_states: RNNStates,
+        episode_starts: th.Tensor,
+        deterministic: bool = False,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
+        """Act: one step for every environment.
+
+        :param obs: ``[n_envs, *obs_shape]``
+        :param lstm_states: the states before the step
+        :param episode_starts: ``[n_envs]``, non-zero where the observation starts an episode
+        :param deterministic: take the most likely action instead of sampling
+        :return: actions ``[n_envs, *action_shape]``, values ``[n_envs, 1]``, log-probabilities
+            ``[n_envs]``, and the states after the step
+        """
+        memory_pi, memory_vf, lstm_states = self._recur(obs, lstm_states, episode_starts)
+        distribution, values = self._heads(memory_pi, memory_vf)
+        actions = distribution.get_actions(deterministic=deterministic)
+        log_prob = distribution.log_prob(actions)
+        actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+        return actions, values, log_prob, lstm_states
+
+    def evaluate_sequences(
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        initial_state: RNNStates | None,
+        episode_starts: th.Tensor | ResetLayout,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Evaluate the actions of whole windows, in one dense pass.
+
+        With unchanged weights this returns the values and log-probabilities met while collecting.
+
+        :param obs: ``[n_envs, n_steps, *obs_shape]``, or a dict of such
+        :param actions: ``[n_envs, n_steps, action_dim]``
+        :param initial_state: the states that entered step 0; zeros when None
+        :param episode_starts: ``[n_envs, n_steps]``, or the layout made from them
+        :return: values, log-probabilities and entropy, each ``[n_envs, n_steps]``; the entropy is
+            None where it has no closed form
+        """
+        n_envs, n_steps = actions.shape[:2]
+        if isinstance(episode_starts, th.Tensor):
+            episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
+        if initial_state is None:
+            initial_state = self.zero_states(n_envs)
+        rows = _flatten_steps(obs)
+        memory_pi, memory_vf, _ = self._recur(rows, initial_state, episode_starts)
+        distribution, values = self._heads(memory_pi, memory_vf)
+        log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
+        entropy = distribution.entropy()
+        shape = (n_envs, n_steps)
+        return (
+            values.view(shape),
+            log_prob.view(shape),
+            None if entropy is None else entropy.view(shape),
+        )
+
+    def _distribution_actions(self, actions: th.Tensor) -> th.Tensor:
+        """Bring stored actions ``[rows, action_dim]`` into the form SB3's distributions take."""
+        if isinstance(self.action_space, spaces.Discrete):
+            return actions.long().flatten()
+        return actions.float()
+
+    def evaluate_actions(  # type: ignore[override]
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        lstm_states: RNNStates,
+        episode_starts: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Evaluate actions in ``sb3_contrib``'s flat form: sequences one after the other.
+
+        :param obs: ``[n_seq * n_steps, *obs_shape]``
+        :param actions: ``[n_seq * n_steps, ...]``
+        :param lstm_states: the states that entered each sequence
+        :param episode_starts: ``[n_seq * n_steps]``
+        :return: values ``[rows, 1]``, log-probabilities and entropy ``[rows]``
+        """
+        memory_pi, memory_vf, _ = self._recur(obs, lstm_states, episode_starts)
+        distribution, values = self._heads(memory_pi, memory_vf)
+        return values, distribution.log_prob(actions), distribution.entropy()
+
+    def get_distribution(  # type: ignore[override]
+        self, obs: PyTorchObs, lstm_states: LSTMState, episode_starts: th.Tensor
+    ) -> tuple[Distribution, LSTMState]:
+        """Return the action distribution and the actor's states after the observation.
+
+        :param obs: ``[n_envs, *obs_shape]``
+        :param lstm_states: the actor's hidden and cell state
+        :param episode_starts: ``[n_envs]``
+        """
+        features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
+        memory, lstm_states = self._process_sequence(
+            features, lstm_states, episode_starts, self.lstm_actor
+        )
+        latent_pi = self.mlp_extractor.forward_actor(memory)
+        return self._get_action_dist_from_latent(latent_pi), lstm_states
+
+    def predict_values(  # type: ignore[override]
+        self, obs: PyTorchObs, lstm_states: LSTMState, episode_starts: th.Tensor
+    ) -> th.Tensor:
+        """Return the values of the observations, ``[n_envs, 1]``.
+
+        :param obs: ``[n_envs, *obs_shape]``
+        :param lstm_states: the critic's hidden and cell state (``RNNStates.vf``)
+        :param episode_starts: ``[n_envs]``
+        """
+        features = BasePolicy.extract_features(self, obs, self.vf_features_extractor)
+        memory = features
+        if self.critic is None:
+            lstm = self.lstm_actor if self.lstm_critic is None else self.lstm_critic
+            memory, _ = self._process_sequence(features, lstm_states, episode_starts, lstm)
+        if self.lstm_critic is None:
+            memory = self._critic_memory(memory, features)
+        values: th.Tensor = self.value_net(self.mlp_extractor.forward_critic(memory))
+        return values
+
+    def _predict(  # type: ignore[override]
+        self,
+        observation: PyTorchObs,
+        lstm_states: LSTMState,
+        episode_starts: th.Tensor,
+        deterministic: bool = False,
+    ) -> tuple[th.Tensor, LSTMState]:
+        """Return the actions and the actor's states after the observation."""
+        distribution, lstm_states = self.get_distribution(observation, lstm_states, episode_starts)
+        return distribution.get_actions(deterministic=deterministic), lstm_states
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """Return actions for observations, and the memory to hand in with the next ones.
+
+        .. warning::
+            Give back the state this returned, and ``episode_start=True`` with the first observation
+            of an episode. Without them the policy forgets everything at every step; nothing fails,
+            it only acts badly.
+
+        >>> action, state = model.predict(obs, state, episode_start)  # doctest: +SKIP
+
+        :param observation: one observation or ``[n_envs, *obs_shape]``
+        :param state: hidden and cell state, each ``[n_layers, n_envs, hidden]``; None for zeros
+        :param episode_start: ``[n_envs]``, true where memory is to be cleared first; default none
+        :param deterministic: take the most likely action instead of sampling
+        :return: the actions and the new state
+        :raises ValueError: if ``state`` or ``episode_start`` does not fit the observations
+        """
+        self.set_training_mode(False)
+        if isinstance(observation, tuple):
+            raise ValueError(
+                "observation is a tuple: Gymnasium's reset() returns (obs, info), of which "
+                "predict() takes the first"
+            )
+        obs, vectorized = self.obs_to_tensor(observation)
+        n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        with th.no_grad():
+            actions, new_states = self._predict(
+                obs,
+                self._states_to_tensors(state, n_envs),
+                self._starts_to_tensor(episode_start, n_envs),
+                deterministic,
+            )
+        new_state = tuple(tensor.cpu().numpy() for tensor in new_states)
+        array = actions.cpu().numpy().reshape((-1, *(self.action_space.shape or ())))
+        if isinstance(self.action_space, spaces.Box):
+            if self.squash_output:
+                array = self.unscale_action(array)
+            else:
+                array = np.clip(array, self.action_space.low, self.action_space.high)
+        return (array if vectorized else array.squeeze(axis=0)), new_state
+
+    def _states_to_tensors(self, state: tuple[NDArray[Any], ...] | None, n_envs: int) -> LSTMState:
+        n_layers, _, hidden_size = self.lstm_hidden_state_shape
+        shape = (n_layers, n_envs, hidden_size)
+        if state is None:
+            return self.zero_states(n_envs).pi
+        shapes = [np.shape(part) for part in state]
+        if shapes != [shape, shape]:
+            raise ValueError(
+                "state must be the (hidden, cell) pair that predict() returned, each of shape "
+                f"(n_layers, n_envs, hidden) = {shape} for {n_envs} observation(s), got {shapes}"
+            )
+        hidden, cell = (th.as_tensor(p, dtype=th.float32, device=self.device) for p in state)
+        return hidden, cell
+
+    def _starts_to_tensor(self, episode_start: NDArray[Any] | None, n_envs: int) -> th.Tensor:
+        if episode_start is None:
+            return th.zeros(n_envs, dtype=th.bool, device=self.device)
+        starts = np.asarray(episode_start, dtype=bool).reshape(-1)
+        if len(starts) != n_envs:
+            raise ValueError(
+                f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
+            )
+        return th.as_tensor(starts, device=self.device)
+
+
+def _flatten_steps(obs: PyTorchObs) -> PyTorchObs:
+    """Turn ``[n_envs, n_steps, ...]`` into ``[n_envs * n_steps, ...]``."""
+    if isinstance(obs, dict):
+        return {key: value.flatten(end_dim=1) for key, value in obs.items()}
+    return obs.flatten(end_dim=1)
+
+
+def _check_lstm_arguments(
+    lstm_hidden_size: int,
+    n_lstm_layers: int,
+    shared_lstm: bool,
+    enable_critic_lstm: bool,
+    lstm_kwargs: dict[str, Any] | None,
+) -> None:
+    for name, value in (("lstm_hidden_size", lstm_hidden_size), ("n_lstm_layers", n_lstm_layers)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if shared_lstm and enable_critic_lstm:
+        raise ValueError(
+            "shared_lstm=True and enable_critic_lstm=True exclude each other: pass "
+            "enable_critic_lstm=False for one shared LSTM, or shared_lstm=False for two"
+        )
+    for key, value in (lstm_kwargs or {}).items():
+        if key in _REFUSED_LSTM_KWARGS:
+            raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
+        if key not in ("bias", "dropout"):
+            raise ValueError(f"lstm_kwargs takes 'bias' and 'dropout', got {key!r}")
+        if key == "dropout" and value > 0 and n_lstm_layers > 1:
+            warnings.warn(
+                f"lstm_kwargs dropout={value} is active in training and not while collecting: "
+                "already the first pass over a window then computes other log-probabilities than "
+                "the ones the actions were drawn with, so PPO's ratio starts away from 1",
+                stacklevel=3,
+            )
+
+
+class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):
+    """:class:`RecurrentActorCriticPolicy` for image observations (``"CnnLstmPolicy"``)."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["features_extractor_class"] = features_extractor_class
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+
+class RecurrentMultiInputActorCriticPolicy(RecurrentActorCriticPolicy):
+    """:class:`RecurrentActorCriticPolicy` for Dict observations (``"MultiInputLstmPolicy"``)."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["features_extractor_class"] = features_extractor_class
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+
+MlpLstmPolicy = RecurrentActorCriticPolicy
+CnnLstmPolicy = RecurrentActorCriticCnnPolicy
+MultiInputLstmPolicy = RecurrentMultiInputActorCriticPolicy

@@ -1,0 +1,529 @@
+"""Recurrent PPO: SB3's PPO on whole windows, with memory that is the same in training as in acting.
+
+Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the test that pins it):
+
+1. Memory starts from zero at each window (``window_state="zero"``, Strategy A); ``"carry"`` is
+   their way [tests/unit/test_ppo.py, TestWindowStates].
+2. A minibatch is a set of whole windows; theirs may cut windows anywhere
+   [tests/unit/test_buffers.py, TestMinibatches].
+3. LSTM weights are initialised orthogonally, biases zero, when ``ortho_init``
+   [tests/unit/test_policies.py, TestInitialisation].
+4. With a squashing policy, actions are unscaled to the bounds while collecting, as SB3's PPO does
+   and theirs does not [tests/unit/test_ppo.py, TestActionSpaces].
+5. Minibatch shuffling has a generator of its own, seeded from ``seed``
+   [tests/unit/test_ppo.py, TestDeterminism].
+6. Advantages of a minibatch with a single step are left as they are instead of becoming NaN
+   [tests/unit/test_ppo.py, TestSmallestSizes].
+7. A callback that stops training in mid-window leaves the model at the environment's present
+   observation [tests/unit/test_ppo.py, TestCallbacks].
+8. Sizes of ``state`` and ``episode_start`` are checked [tests/unit/test_policies.py, TestPredict].
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule, explained_variance, obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv
+
+from thrust_pomdp.buffers import (
+    RecurrentDictRolloutBuffer,
+    RecurrentRolloutBuffer,
+    SequenceBatch,
+    map_states,
+    sequences_per_minibatch,
+)
+from thrust_pomdp.policies import (
+    CnnLstmPolicy,
+    MlpLstmPolicy,
+    MultiInputLstmPolicy,
+    RecurrentActorCriticPolicy,
+)
+from thrust_pomdp.sequences import RNNStates
+
+SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
+
+#: What becomes of the memory where one window ends and the next begins.
+WINDOW_STATES = ("zero", "carry")
+
+
+class _Losses(NamedTuple):
+    """The terms of one minibatch's loss and what is logged with them, all scalar tensors."""
+
+    loss: th.Tensor
+    policy_loss: th.Tensor
+    value_loss: th.Tensor
+    entropy_loss: th.Tensor
+    clip_fraction: th.Tensor
+    approx_kl: th.Tensor
+
+
+class RecurrentPPO(OnPolicyAlgorithm):
+    """Proximal Policy Optimization (clip version) with an LSTM policy.
+
+    A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files. See
+    the top of ``thrust_pomdp/ppo.py`` for the list of deliberate differences.
+
+    Paper: https://arxiv.org/abs/1707.06347
+
+    >>> import thrust_pomdp
+    >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
+    >>> model = model.learn(64)
+
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"`` or a
+        :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy` subclass
+    :param env: the environment, its id, or a VecEnv
+    :param learning_rate: a number or a function of the remaining progress (1 to 0)
+    :param n_steps: steps of a window: of one rollout in one environment
+    :param batch_size: minibatch size in time steps, served by whole windows:
+        ``batch_size // n_steps`` of them, at least one; None for all
+    :param n_epochs: passes over each rollout
+    :param gamma: discount factor
+    :param gae_lambda: trade-off of bias against variance in GAE
+    :param clip_range: clipping of the probability ratio; a number or a schedule
+    :param clip_range_vf: clipping of the value change, in units of the (scaled) return; None for
+        no clipping
+    :param normalize_advantage: normalise advantages in each minibatch
+    :param ent_coef: weight of the entropy bonus
+    :param vf_coef: weight of the value loss
+    :param max_grad_norm: gradient clipping
+    :param use_sde: generalised state-dependent exploration
+    :param sde_sample_freq: steps between new noise matrices; -1 for one a rollout
+    :param target_kl: stop the update when the approximate KL divergence exceeds 1.5 times this
+    :param stats_window_size: episodes averaged in the rollout log
+    :param tensorboard_log: folder of the TensorBoard log
+    :param policy_kwargs: arguments of the policy
+    :param verbose: 0 silent, 1 info, 2 debug
+    :param seed: seed of the weights, the action sampling, the shuffling and the environment
+    :param device: where the network runs
+    :param _init_setup_model: build the network at once
+    :param rollout_buffer_class: a subclass of :class:`~thrust_pomdp.buffers.RecurrentRolloutBuffer`
+        (or of its Dict twin)
+    :param rollout_buffer_kwargs: its further arguments
+    :param envs_per_minibatch: whole windows in a minibatch; wins over ``batch_size``
+    :param window_state: ``"zero"``: memory is zeroed at each window start, in collection and in
+        training (Strategy A), and nowhere else: acting and evaluating never cut it. ``"carry"``:
+        memory runs on across windows, and training starts from the state met while collecting.
+    :raises ValueError: naming the argument, the rule and the value
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpLstmPolicy": MlpLstmPolicy,
+        "CnnLstmPolicy": CnnLstmPolicy,
+        "MultiInputLstmPolicy": MultiInputLstmPolicy,
+    }
+    policy: RecurrentActorCriticPolicy
+    rollout_buffer: RecurrentRolloutBuffer
+
+    def __init__(
+        self,
+        policy: str | type[RecurrentActorCriticPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 128,
+        batch_size: int | None = 128,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule = 0.2,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: bool = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        envs_per_minibatch: int | None = None,
+        window_state: str = "zero",
+    ) -> None:
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            n_steps=n_steps,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            ent_coef=ent_coef,
+            vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
+            rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            _init_setup_model=False,
+            supported_action_spaces=(
+                spaces.Box,
+                spaces.Discrete,
+                spaces.MultiDiscrete,
+                spaces.MultiBinary,
+            ),
+        )
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.clip_range: Any = clip_range
+        self.clip_range_vf: Any = clip_range_vf
+        self.normalize_advantage = normalize_advantage
+        self.target_kl = target_kl
+        self.envs_per_minibatch = envs_per_minibatch
+        self.window_state = window_state
+        self._last_lstm_states: RNNStates | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    # Everything checked or derived lives here: SB3's load() calls it again with restored attributes
+    # and another number of environments.
+    def _setup_model(self) -> None:
+        self._check_arguments()
+        if self.rollout_buffer_class is None:
+            is_dict = isinstance(self.observation_space, spaces.Dict)
+            self.rollout_buffer_class = (
+                RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+            )
+        super()._setup_model()
+        self.rollout_buffer.seed(self.seed)
+        self._last_lstm_states = self.policy.zero_states(self.n_envs)
+        self.clip_range = FloatSchedule(self.clip_range)
+        if self.clip_range_vf is not None:
+            self.clip_range_vf = FloatSchedule(self.clip_range_vf)
+
+    def _check_arguments(self) -> None:
+        _check_policy_class(self.policy_class)
+        for name in ("n_steps", "n_epochs", "batch_size", "envs_per_minibatch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value!r}")
+        if isinstance(self.clip_range_vf, (int, float)) and not self.clip_range_vf > 0:
+            raise ValueError(
+                f"clip_range_vf must be positive, or None for no clipping, got {self.clip_range_vf}"
+            )
+        if self.window_state not in WINDOW_STATES:
+            raise ValueError(
+                f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
+            )
+        buffer_class = self.rollout_buffer_class
+        recurrent = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+        if buffer_class is not None and not issubclass(buffer_class, recurrent):
+            raise ValueError(
+                "rollout_buffer_class must be a subclass of RecurrentRolloutBuffer or, for Dict "
+                f"observations, of RecurrentDictRolloutBuffer, got {buffer_class.__name__}"
+            )
+        self._warn_if_batch_size_is_not_served()
+
+    def _warn_if_batch_size_is_not_served(self) -> None:
+        if self.envs_per_minibatch is not None or self.batch_size is None:
+            return
+        remainder = self.batch_size % self.n_steps
+        if remainder == 0 or self.batch_size > self.n_steps * self.n_envs:
+            return
+        n_sequences = sequences_per_minibatch(self.batch_size, self.n_steps, self.n_envs)
+        warnings.warn(
+            f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}: minibatches "
+            f"are made of whole windows, so {n_sequences} window(s), "
+            f"{n_sequences * self.n_steps} steps, are used instead",
+            stacklevel=4,
+        )
+
+    def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
+        if policy_name in self.policy_aliases:
+            return self.policy_aliases[policy_name]
+        recurrent_name = policy_name.replace("Policy", "LstmPolicy")
+        hint = (
+            f'; "{policy_name}" has no memory, did you mean "{recurrent_name}"?'
+            if recurrent_name in self.policy_aliases
+            else ""
+        )
+        raise ValueError(
+            f"policy must be one of {tuple(self.policy_aliases)} or a class, "
+            f"got {policy_name!r}{hint}"
+        )
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_last_lstm_states"]
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
+    ) -> bool:
+        """Fill the buffer with one window of every environment.
+
+        :param env: the training environment
+        :param callback: called at each step, and at the window's beginning and end
+        :param rollout_buffer: the buffer to fill
+        :param n_rollout_steps: steps of the window
+        :return: False if the callback asked to stop
+        """
+        assert isinstance(rollout_buffer, (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer))
+        assert self._last_obs is not None
+        assert self._last_episode_starts is not None
+        self.policy.set_training_mode(False)
+        # SB3 resets the environment on its own accord before the first window of a learn().
+        rollout_buffer.episode_start_carry = self._last_episode_starts.astype(bool)
+        rollout_buffer.reset()
+        if self.use_sde:
+            self.policy.reset_noise(env.num_envs)
+        callback.on_rollout_start()
+
+        lstm_states = self._last_lstm_states
+        if self.window_state == "zero" or lstm_states is None:
+            lstm_states = self.policy.zero_states(env.num_envs)
+        n_steps = 0
+        while n_steps < n_rollout_steps:
+            if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
+                self.policy.reset_noise(env.num_envs)
+            entering_states = lstm_states
+            with th.no_grad():
+                obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
+                episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
+                actions_tensor, values, log_probs, lstm_states = self.policy(
+                    obs_tensor, entering_states, episode_starts
+                )
+            actions = actions_tensor.cpu().numpy()
+            clipped_actions = self._actions_for_env(actions)
+            new_obs, rewards, dones, infos = env.step(clipped_actions)
+            self.num_timesteps += env.num_envs
+
+            # Users' callbacks read these local names; they are sb3_contrib's.
+            callback.update_locals(locals())
+            if not callback.on_step():
+                self._last_obs = new_obs  # type: ignore[assignment]
+                self._last_episode_starts = dones
+                self._last_lstm_states = lstm_states
+                return False
+            self._update_info_buffer(infos, dones)
+            n_steps += 1
+
+            rewards = self._bootstrap_truncated(rewards, dones, infos, lstm_states)
+            rollout_buffer.add(
+                self._last_obs,
+                actions,
+                rewards,
+                self._last_episode_starts,
+                values,
+                log_probs,
+                lstm_states=entering_states,
+            )
+            self._last_obs = new_obs  # type: ignore[assignment]
+            self._last_episode_starts = dones
+
+        with th.no_grad():
+            # The memory carried up to the cut, also where the next window starts from zero.
+            values = self.policy.predict_values(
+                obs_as_tensor(new_obs, self.device),  # type: ignore[arg-type]
+                lstm_states.vf,
+                th.as_tensor(dones, device=self.device),
+            )
+        rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        carried = lstm_states if self.window_state == "carry" else None
+        rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
+        self._last_lstm_states = rollout_buffer.initial_state
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _actions_for_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Bring sampled actions into the bounds of a Box space."""
+        if not isinstance(self.action_space, spaces.Box):
+            return actions
+        if self.policy.squash_output:
+            actions = self.policy.unscale_action(actions)
+        else:
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        return actions
+
+    def _bootstrap_truncated(
+        self,
+        rewards: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+        lstm_states: RNNStates,
+    ) -> NDArray[Any]:
+        """Add the discounted value of the final observation where an episode was cut off by time.
+
+        The value is taken with the memory carried up to the final observation; the live memory is
+        not advanced. See https://github.com/DLR-RM/stable-baselines3/issues/633
+        """
+        truncated = [
+            int(idx)
+            for idx in np.flatnonzero(dones)
+            if infos[idx].get("TimeLimit.truncated", False)
+            and infos[idx].get("terminal_observation") is not None
+        ]
+        if not truncated:
+            return rewards
+        final_obs = _stack([infos[idx]["terminal_observation"] for idx in truncated])
+        rows = th.as_tensor(truncated, device=self.device)
+        states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
+        with th.no_grad():
+            values = self.policy.predict_values(
+                self.policy.obs_to_tensor(final_obs)[0],
+                states.vf,
+                th.zeros(len(truncated), dtype=th.bool, device=self.device),
+            )
+        rewards = np.array(rewards)
+        rewards[truncated] += self.gamma * values.flatten().cpu().numpy()
+        return rewards
+
+    def train(self) -> None:
+        """Update the policy from the window in the rollout buffer."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        clip_range = self.clip_range(self._current_progress_remaining)
+        clip_range_vf = None
+        if self.clip_range_vf is not None:
+            clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
+
+        n_sequences = self.envs_per_minibatch or sequences_per_minibatch(
+            self.batch_size, self.n_steps, self.n_envs
+        )
+        history: list[_Losses] = []
+        epoch_kls: list[th.Tensor] = []
+        continue_training = True
+        for epoch in range(self.n_epochs):
+            epoch_kls = []
+            for batch in self.rollout_buffer.to_minibatches(n_sequences):
+                losses = self._losses(batch, clip_range, clip_range_vf)
+                history.append(_Losses(*(term.detach() for term in losses)))
+                epoch_kls.append(losses.approx_kl)
+                if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
+                    continue_training = False
+                    if self.verbose >= 1:
+                        print(
+                            f"Early stopping at step {epoch} due to reaching max kl: "
+                            f"{losses.approx_kl:.2f}"
+                        )
+                    break
+                self.policy.optimizer.zero_grad()
+                losses.loss.backward()  # type: ignore[no-untyped-call]
+                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                self.policy.optimizer.step()
+            self._n_updates += 1
+            if not continue_training:
+                break
+        self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _losses(
+        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
+    ) -> _Losses:
+        """Compute PPO's loss on whole windows; every step of a window is real, none is masked."""
+        values, log_prob, entropy = self.policy.evaluate_sequences(
+            batch.observations, batch.actions, batch.initial_state, batch.layout
+        )
+        advantages = batch.advantages
+        if self.normalize_advantage and advantages.numel() > 1:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+        log_ratio = log_prob - batch.old_log_prob
+        ratio = th.exp(log_ratio)
+        clipped_ratio = th.clamp(ratio, 1 - clip_range, 1 + clip_range)
+        policy_loss = -th.min(advantages * ratio, advantages * clipped_ratio).mean()
+
+        if clip_range_vf is not None:
+            values = batch.old_values + th.clamp(
+                values - batch.old_values, -clip_range_vf, clip_range_vf
+            )
+        value_loss = th.nn.functional.mse_loss(values, batch.returns)
+        # Where the entropy has no closed form, -log_prob estimates it.
+        entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
+        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+        with th.no_grad():
+            clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
+            # The low-variance estimator of http://joschu.net/blog/kl-approx.html
+            approx_kl = (ratio - 1 - log_ratio).mean()
+        return _Losses(loss, policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl)
+
+    def _log_training(
+        self,
+        history: list[_Losses],
+        epoch_kls: list[th.Tensor],
+        clip_range: float,
+        clip_range_vf: float | None,
+    ) -> None:
+        mean = _Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
+        buffer = self.rollout_buffer
+        self.logger.record("train/entropy_loss", mean.entropy_loss.item())
+        self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
+        self.logger.record("train/value_loss", mean.value_loss.item())
+        self.logger.record("train/approx_kl", th.stack(epoch_kls).mean().item())
+        self.logger.record("train/clip_fraction", mean.clip_fraction.item())
+        self.logger.record("train/loss", history[-1].loss.item())
+        self.logger.record(
+            "train/explained_variance",
+            explained_variance(buffer.values.flatten(), buffer.returns.flatten()),
+        )
+        if hasattr(self.policy, "log_std"):
+            self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", clip_range)
+        if clip_range_vf is not None:
+            self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    def learn(
+        self: SelfRecurrentPPO,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "RecurrentPPO",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfRecurrentPPO:
+        """Train for at least ``total_timesteps`` environment steps; the arguments are SB3's."""
+        return super().learn(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            tb_log_name=tb_log_name,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )
+
+
+def _stack(observations: list[Any]) -> Any:
+    """Stack observations of several environments, key by key where they are dicts."""
+    if isinstance(observations[0], dict):
+        return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
+def _check_policy_class(policy_class: Any) -> None:
+    if isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy):
+        return
+    name = getattr(policy_class, "__name__", repr(policy_class))
+    if getattr(policy_class, "__module__", "").startswith("sb3_contrib"):
+        raise ValueError(
+            f"policy is sb3_contrib's {name}, whose weights can be read here and whose code cannot "
+            "be run: use the policy of the same name from thrust_pomdp"
+        )
+    raise ValueError(
+        f"policy must be a recurrent policy, such as thrust_pomdp.MlpLstmPolicy, got {name}, "
+        "which has no memory"
+    )

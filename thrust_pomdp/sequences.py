@@ -1,0 +1,225 @@
+"""Run an LSTM over whole windows in which episodes end: exact, and one dense call per layer.
+
+A window of one environment holds several episodes, so the memory must become zero in the middle of
+the sequence. Calling the LSTM step by step and zeroing the state is right and slow. Here every
+row gets one extra *reset step* before each episode start, and the whole row goes through one dense
+call (one fused oneDNN or cuDNN node)::
+
+    steps of the window        a0 a1 a2 | b0 b1 | c0          (| marks an episode start)
+    extended row               a0 a1 a2 R b0 b1 R c0 H H      (length rounded up, H holds the state)
+
+A reset step is a step of the same LSTM whose only non-zero input is an extra column with weight
+-1e4 on the input, forget and output gates. Their sigmoids are then exactly 0, so that
+``c = 0 * c + 0 * g`` and ``h = 0 * tanh(c)`` are exactly 0 and so is every gradient that passes
+through the step: what a loop with state zeroing computes, bit for bit. A *hold step* closes the
+input gate and opens the forget gate in the same way (``c = 1 * c + 0 * g``), so that shorter rows
+carry their last cell state to the end unchanged.
+
+Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hidden]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+from torch import nn
+
+#: Hidden and cell state of an LSTM, each ``[n_layers, n_seq, hidden]``.
+LSTMState = tuple[th.Tensor, th.Tensor]
+
+#: sigmoid(-1e4) is exactly 0 and sigmoid(1e4) exactly 1, in float32 and float64, whatever the
+#: recurrent input adds (it is bounded by the sum of a row of weights, since |h| < 1).
+_SATURATE = 1e4
+
+#: Every new sequence length costs oneDNN the construction of a primitive: keep lengths few.
+_LENGTH_MULTIPLE = 8
+
+
+class RNNStates(NamedTuple):
+    """Recurrent states of actor and critic, as ``sb3_contrib``'s class of that name.
+
+    :param pi: the actor's hidden and cell state, each ``[n_layers, n_envs, hidden]``
+    :param vf: the critic's; the actor's again where the critic has no memory of its own
+    """
+
+    pi: LSTMState
+    vf: LSTMState
+
+
+@dataclass(frozen=True)
+class ResetLayout:
+    """Where the steps of each window lie in its extended row, and which extended steps are flagged.
+
+    Made on the host from the episode starts, once per window; the tensors live on the device of
+    the network, so that nothing needs to be read back while it runs.
+
+    :param steps: position of each step in its row, ``[n_seq, n_steps]``, int64
+    :param flags: input columns of the extended rows, ``[length, n_seq, 2]``, float32: 1 in column 0
+        at reset steps, 1 in column 1 at hold steps, else 0
+    :param starts: whether the row's first step starts an episode, ``[n_seq]``, bool
+    """
+
+    steps: th.Tensor
+    flags: th.Tensor
+    starts: th.Tensor
+
+    @classmethod
+    def from_episode_starts(
+        cls, episode_starts: NDArray[np.generic] | th.Tensor, device: th.device | str = "cpu"
+    ) -> ResetLayout:
+        """Lay out the rows of one or several windows.
+
+        :param episode_starts: ``[n_seq, n_steps]``, non-zero where an episode starts
+        :param device: where the network runs
+        """
+        if isinstance(episode_starts, th.Tensor):
+            episode_starts = episode_starts.detach().cpu().numpy()
+        starts = np.asarray(episode_starts) != 0
+        n_seq, n_steps = starts.shape
+        resets = starts.copy()
+        resets[:, 0] = False  # the initial state is zeroed instead
+        steps = np.arange(n_steps) + np.cumsum(resets, axis=1)
+        length = int(steps[:, -1].max()) + 1
+        if length > n_steps:
+            length += -length % _LENGTH_MULTIPLE
+        flags = np.zeros((length, n_seq, 2), dtype=np.float32)
+        rows, columns = np.nonzero(resets)
+        flags[steps[rows, columns] - 1, rows, 0] = 1.0
+        flags[:, :, 1] = np.arange(length)[:, None] > steps[:, -1]
+        return cls(
+            steps=th.from_numpy(steps).to(device),
+            flags=th.from_numpy(flags).to(device),
+            starts=th.from_numpy(starts[:, 0].copy()).to(device),
+        )
+
+    def select(self, rows: th.Tensor) -> ResetLayout:
+        """Return the layout of some rows, ``rows`` being their indices, int64."""
+        return ResetLayout(self.steps[rows], self.flags.index_select(1, rows), self.starts[rows])
+
+    def flat_steps(self) -> th.Tensor:
+        """Index each step in the time-major flattened extended rows, ``[n_seq * n_steps]``."""
+        n_seq = len(self.steps)
+        rows = th.arange(n_seq, device=self.steps.device)
+        return (self.steps * n_seq + rows[:, None]).flatten()
+
+
+def zero_states(states: LSTMState, where: th.Tensor) -> LSTMState:
+    """Return the states with the rows named by ``where`` (``[n_seq]``, bool) set to zero."""
+    mask = where[None, :, None]
+    return states[0].masked_fill(mask, 0.0), states[1].masked_fill(mask, 0.0)
+
+
+def lstm_step(
+    lstm: nn.LSTM, features: th.Tensor, states: LSTMState, episode_starts: th.Tensor
+) -> tuple[th.Tensor, LSTMState]:
+    """Advance the LSTM by one step for every environment, as needed while collecting.
+
+    :param lstm: any number of layers; dropout between layers applies in training mode
+    :param features: ``[n_envs, features]``
+    :param states: the states before the step, each ``[n_layers, n_envs, hidden]``
+    :param episode_starts: ``[n_envs]``, bool; memory is zeroed first where true
+    :return: the top layer's output ``[n_envs, hidden]`` and the states after the step
+    """
+    hidden, cell = zero_states(states, episode_starts)
+    hiddens, cells = [], []
+    output = features
+    for layer in range(lstm.num_layers):
+        if layer > 0:
+            output = _dropout(lstm, output)
+        # The fused cell costs half of an nn.LSTM call on one step.
+        output, c = th.lstm_cell(output, (hidden[layer], cell[layer]), *_weights(lstm, layer))
+        hiddens.append(output)
+        cells.append(c)
+    return output, (th.stack(hiddens), th.stack(cells))
+
+
+def lstm_sequences(
+    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
+) -> tuple[th.Tensor, LSTMState]:
+    """Run the LSTM over whole windows, zeroing its memory at every episode start.
+
+    Equal to :func:`lstm_step` applied step by step, forward and backward, without a loop over time
+    and without moving data to or from the device.
+
+    >>> lstm = nn.LSTM(3, 8)
+    >>> starts = np.array([[1, 0, 0, 1, 0]])
+    >>> layout = ResetLayout.from_episode_starts(starts)
+    >>> lstm_sequences(lstm, th.zeros(1, 5, 3), layout)[0].shape
+    torch.Size([1, 5, 8])
+
+    :param lstm: unidirectional, without projections, any number of layers
+    :param features: ``[n_seq, n_steps, features]``
+    :param layout: the rows' episode starts
+    :param states: the states that enter the first step, each ``[n_layers, n_seq, hidden]``; zeros
+        when None. Where the first step starts an episode they are zeroed.
+    :return: the top layer's outputs ``[n_seq, n_steps, hidden]`` and the states after the last step
+    """
+    n_seq, n_steps, _ = features.shape
+    length = len(layout.flags)
+    flat_steps = layout.flat_steps()
+    if states is None:
+        zeros = features.new_zeros(lstm.num_layers, n_seq, lstm.hidden_size)
+        states = (zeros, zeros)
+    else:
+        states = zero_states(states, layout.starts)
+    flags = layout.flags.to(features.dtype)
+    columns = _flag_columns(lstm.hidden_size, features.dtype, features.device)
+
+    # All inputs of a flagged step other than its flag must be exactly zero. Above the first layer
+    # that needs nothing more: outputs of reset steps are zero, what a hold step adds is ignored.
+    flat_features = features.reshape(n_seq * n_steps, -1)
+    extended = features.new_zeros(length * n_seq, flat_features.shape[1])
+    output = extended.index_copy(0, flat_steps, flat_features).view(length, n_seq, -1)
+    hiddens, cells = [], []
+    for layer in range(lstm.num_layers):
+        if layer > 0:
+            output = _dropout(lstm, output)
+        weights = _weights(lstm, layer)
+        weight_ih = th.cat((weights[0], columns), dim=1)
+        output, _, cell = th.lstm(
+            th.cat((output, flags), dim=2),
+            (states[0][layer : layer + 1], states[1][layer : layer + 1]),
+            (weight_ih, *weights[1:]),
+            lstm.bias,
+            1,  # one layer at a time: each needs the flag columns
+            0.0,
+            lstm.training,
+            False,
+            False,
+        )
+        hiddens.append(output)
+        cells.append(cell)
+    outputs = output.view(length * n_seq, -1).index_select(0, flat_steps)
+    # Hold steps keep the cell state, not the output: that one is read at the last real step.
+    last = layout.steps[:, -1] * n_seq + th.arange(n_seq, device=layout.steps.device)
+    hidden = th.stack([h.view(length * n_seq, -1).index_select(0, last) for h in hiddens])
+    return outputs.view(n_seq, n_steps, -1), (hidden, th.cat(cells))
+
+
+def _weights(lstm: nn.LSTM, layer: int) -> tuple[th.Tensor, ...]:
+    """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases."""
+    return tuple(lstm.all_weights[layer])
+
+
+def _dropout(lstm: nn.LSTM, output: th.Tensor) -> th.Tensor:
+    if lstm.dropout == 0.0:
+        return output
+    return nn.functional.dropout(output, lstm.dropout, lstm.training)
+
+
+@lru_cache(maxsize=16)
+def _flag_columns(hidden_size: int, dtype: th.dtype, device: th.device) -> th.Tensor:
+    """Return the constant weights of the reset and hold columns, ``[4 * hidden, 2]``.
+
+    torch's gates come in the order input, forget, cell, output.
+    """
+    columns = th.zeros(4, hidden_size, 2, dtype=dtype, device=device)
+    columns[[0, 1, 3], :, 0] = -_SATURATE
+    columns[0, :, 1] = -_SATURATE
+    columns[1, :, 1] = _SATURATE
+    return columns.view(4 * hidden_size, 2)

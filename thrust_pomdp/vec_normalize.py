@@ -1,0 +1,219 @@
+"""VecNormalize for observations of which parts are blanked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from thrust_pomdp.visible import Mask, blank_mask, key_flags, update_visible
+
+Array = NDArray[Any]
+
+
+class VecNormalizeVisible(VecNormalize):
+    """SB3's ``VecNormalize``, skipping what is blanked and keeping it exactly zero.
+
+    Plain ``VecNormalize`` takes blank frames for data. With visible values 9 and 11, half of the
+    frames blank, it settles at mean 5 and variance 25.5 and shows the policy 11 as 1.19, 9 as .79
+    and a blank as -.99; here the mean is 10, the variance 1, and a blank is 0.
+
+    What is blanked is told by ``info["blanked"]``: a bool for the frame, a bool array for single
+    components, a dict of these for Dict observations. Where an environment does not tell, an
+    exactly all-zero frame (or key) counts as blank. A true zero whose flag says visible is data.
+
+    Saving, loading, ``EvalCallback``'s syncing of statistics, reward normalisation and frozen
+    statistics (``training=False``) are SB3's.
+
+    .. warning::
+        Put it directly outside what blanks frames. Append the last action, or whatever else tells
+        the agent something about itself, outside of it: inside, it would be erased on exactly the
+        frames where it is needed.
+
+    >>> from stable_baselines3.common.env_util import make_vec_env
+    >>> import thrust_pomdp
+    >>> env = VecNormalizeVisible(make_vec_env("FlickeringCartPole-v0", n_envs=2))
+    >>> env.reset().shape
+    (2, 4)
+
+    :param venv: the vectorised environment
+    :param training: update the statistics
+    :param norm_obs: normalise observations
+    :param norm_reward: normalise rewards by the spread of the discounted return
+    :param clip_obs: bound of normalised observations
+    :param clip_reward: bound of normalised rewards
+    :param gamma: discount factor of the return
+    :param epsilon: added to the variance
+    :param norm_obs_keys: keys of a Dict observation to normalise; all by default
+    """
+
+    def __init__(
+        self,
+        venv: VecEnv,
+        training: bool = True,
+        norm_obs: bool = True,
+        norm_reward: bool = True,
+        clip_obs: float = 10.0,
+        clip_reward: float = 10.0,
+        gamma: float = 0.99,
+        epsilon: float = 1e-8,
+        norm_obs_keys: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            venv,
+            training,
+            norm_obs,
+            norm_reward,
+            clip_obs,
+            clip_reward,
+            gamma,
+            epsilon,
+            norm_obs_keys,
+        )
+        if norm_obs:
+            self._announce_floats()
+
+    def _announce_floats(self) -> None:
+        """Declare what comes out: a rollout buffer of the space's integers would truncate it."""
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            subspaces = dict(space.spaces)
+            for key in self.norm_obs_keys or ():
+                subspaces[key] = _as_float_box(subspaces[key])
+            self.observation_space = spaces.Dict(subspaces)
+        else:
+            self.observation_space = _as_float_box(space)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step, and normalise what is visible of frames, final frames and rewards."""
+        obs, rewards, dones, infos = self.venv.step_wait()
+        self.old_obs, self.old_reward = obs, rewards  # type: ignore[assignment]
+        # On an auto-reset step infos[i] describes the final frame of the episode that ended; the
+        # frame returned is the next episode's first, which reset_infos of the innermost VecEnv
+        # (a wrapper's own copy is never updated) describes.
+        reset_infos = self.venv.unwrapped.reset_infos
+        flags = [
+            (reset_infos[idx] if done else infos[idx]).get("blanked")
+            for idx, done in enumerate(dones)
+        ]
+        normalized = self._observe(obs, flags)
+        if self.training:
+            self._update_reward(rewards)
+        rewards = self.normalize_reward(rewards)
+        for idx in np.flatnonzero(dones):
+            info = infos[idx]
+            if "terminal_observation" in info:
+                info["terminal_observation"] = self.normalize_obs(
+                    info["terminal_observation"], info.get("blanked")
+                )
+        self.returns[dones] = 0
+        return normalized, rewards, dones, infos
+
+    def reset(self) -> VecEnvObs:  # type: ignore[override]
+        """Reset all environments and normalise what is visible of the first frames."""
+        obs = self.venv.reset()
+        self.old_obs = obs  # type: ignore[assignment]
+        self.returns = np.zeros(self.num_envs)
+        flags = [info.get("blanked") for info in self.venv.unwrapped.reset_infos]
+        normalized: VecEnvObs = self._observe(obs, flags)
+        return normalized
+
+    def _observe(self, obs: Any, flags: list[Any]) -> Any:
+        """Update the statistics with a batch of frames, then normalise it."""
+        if not self.norm_obs:
+            return deepcopy(obs)
+        masks = {key: blank_mask(frames, of_key) for key, frames, of_key in self._parts(obs, flags)}
+        if self.training:
+            for key, frames, _ in self._parts(obs, flags):
+                update_visible(self._statistics(key), frames, masks[key])
+        return self._transform(obs, masks, self._normalize_obs)
+
+    def _parts(self, obs: Any, flags: list[Any]) -> list[tuple[str | None, Array, list[Any]]]:
+        """Split a batch into what has statistics of its own: the frame, or the normalised keys."""
+        if isinstance(obs, dict):
+            return [(key, obs[key], key_flags(flags, key)) for key in self.norm_obs_keys or ()]
+        return [(None, obs, flags)]
+
+    def _statistics(self, key: str | None) -> RunningMeanStd:
+        return self.obs_rms if key is None else self.obs_rms[key]  # type: ignore[return-value]
+
+    def _transform(self, obs: Any, masks: dict[str | None, Mask], function: Any) -> Any:
+        """Apply ``function(frames, statistics)`` to a batch, leaving blanked entries zero."""
+        result = dict(deepcopy(obs)) if isinstance(obs, dict) else None
+        for key, mask in masks.items():
+            frames = function(obs if key is None else obs[key], self._statistics(key))
+            frames = frames.astype(np.float32)
+            frames[mask] = 0.0
+            if result is None:
+                return frames
+            result[key] = frames
+        return result
+
+    def normalize_obs(self, obs: Any, blanked: Any = None) -> Any:
+        """Normalise observations without updating the statistics.
+
+        :param obs: one observation or a batch of them
+        :param blanked: its flag, or one flag per observation (a dict holds flags by key); where
+            None, exactly all-zero frames count as blank
+        """
+        return self._without_update(obs, blanked, self._normalize_obs)
+
+    def unnormalize_obs(self, obs: Any, blanked: Any = None) -> Any:
+        """Undo :meth:`normalize_obs`; blanks stay zero.
+
+        :param obs: one normalised observation or a batch of them
+        :param blanked: as for :meth:`normalize_obs`
+        """
+        return self._without_update(obs, blanked, self._unnormalize_obs)
+
+    def _without_update(self, obs: Any, blanked: Any, function: Any) -> Any:
+        if not self.norm_obs:
+            return deepcopy(obs)
+        single = self._is_single(obs)
+        batch = _map(obs, lambda part: np.asarray(part)[None]) if single else obs
+        n_obs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if single else _flags_of_batch(blanked, n_obs)
+        masks = {key: blank_mask(part, of_key) for key, part, of_key in self._parts(batch, flags)}
+        result = self._transform(batch, masks, function)
+        return _map(result, lambda part: part[0]) if single else result
+
+    def _is_single(self, obs: Any) -> bool:
+        if isinstance(obs, dict):
+            space = self.observation_space
+            assert isinstance(space, spaces.Dict)
+            key = next(iter(obs))
+            return bool(np.ndim(obs[key]) == len(space[key].shape or ()))
+        return bool(np.ndim(obs) == len(self.observation_space.shape or ()))
+
+
+def _as_float_box(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    assert isinstance(space, spaces.Box)
+    if np.issubdtype(space.dtype, np.floating):
+        return space
+    return spaces.Box(-np.inf, np.inf, shape=space.shape, dtype=np.float32)
+
+
+def _map(obs: Any, function: Any) -> Any:
+    if isinstance(obs, dict):
+        return {key: function(part) for key, part in obs.items()}
+    return function(obs)
+
+
+def _flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:
+    """Split flags given for a batch into one per observation."""
+    if blanked is None:
+        return [None] * n_obs
+    if isinstance(blanked, Mapping):
+        return [{key: flags[idx] for key, flags in blanked.items()} for idx in range(n_obs)]
+    if np.ndim(blanked) == 0:
+        return [bool(blanked)] * n_obs
+    if len(blanked) != n_obs:
+        raise ValueError(f"blanked must hold one flag per observation, {n_obs}, got {len(blanked)}")
+    return list(blanked)

@@ -1,0 +1,93 @@
+"""Statistics of what is visible, and zeros for what is not (NumPy only).
+
+A *flag* says what of one frame is blanked: a bool for the whole frame, a bool array for single
+components, a dict of either for Dict observations, or None where the environment does not tell.
+A *mask* holds the flags of a batch of frames: ``[n]`` for whole frames, ``[n, *shape]`` for
+components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+
+
+class RunningStatistics(Protocol):
+    """What SB3's and Gymnasium's ``RunningMeanStd`` have in common."""
+
+    mean: Any
+    var: Any
+    count: Any
+
+    def update(self, arr: Any, /) -> None:
+        """Take in a batch of samples."""
+
+    def update_from_moments(self, batch_mean: Any, batch_var: Any, batch_count: Any, /) -> None:
+        """Take in a batch by its moments."""
+
+
+def blank_mask(frames: Array, flags: Sequence[Any]) -> Mask:
+    """Collect the flags of a batch of frames.
+
+    :param frames: ``[n, *shape]``
+    :param flags: one per frame; where it is None an exactly all-zero frame counts as blank
+    :return: bool, ``[n]`` or, if any flag names components, ``[n, *shape]``
+    :raises ValueError: if a flag has another shape than its frame
+    """
+    if all(isinstance(flag, (bool, np.bool_)) for flag in flags):
+        return np.array(flags, dtype=bool)
+    masks = []
+    for frame, flag in zip(frames, flags, strict=True):
+        mask = np.asarray(not frame.any() if flag is None else flag, dtype=bool)
+        if mask.ndim > 0 and mask.shape != frame.shape:
+            raise ValueError(
+                f'info["blanked"] must be a bool or have the shape of the observation, '
+                f"{frame.shape}, got {mask.shape}"
+            )
+        masks.append(mask)
+    if all(mask.ndim == 0 for mask in masks):
+        return np.array(masks, dtype=bool)
+    return np.stack([np.broadcast_to(m, f.shape) for m, f in zip(masks, frames, strict=True)])
+
+
+def key_flags(flags: Sequence[Any], key: str) -> list[Any]:
+    """Pick one key's flags; a key that a dict of flags does not name is always visible."""
+    return [flag.get(key, False) if isinstance(flag, Mapping) else flag for flag in flags]
+
+
+def update_visible(statistics: RunningStatistics, frames: Array, blanked: Mask) -> None:
+    """Update running statistics with what is visible; what is blanked leaves them as they are.
+
+    With nothing blanked this is the plain update, bit for bit. With components blanked the count
+    becomes one number per component.
+
+    :param statistics: SB3's or Gymnasium's ``RunningMeanStd``
+    :param frames: ``[n, *shape]``
+    :param blanked: mask, ``[n]`` or ``[n, *shape]``
+    """
+    if blanked.ndim == 1:
+        visible = frames if not blanked.any() else frames[~blanked]
+        # An empty batch has mean NaN, and a running mean never recovers from one.
+        if len(visible) > 0:
+            statistics.update(visible)
+        return
+    seen = ~blanked
+    counts = seen.sum(axis=0)
+    before = statistics.mean, statistics.var, statistics.count
+    at_least_one = np.maximum(counts, 1)
+    mean = np.where(seen, frames, 0).sum(axis=0) / at_least_one
+    var = np.where(seen, np.square(frames - mean), 0).sum(axis=0) / at_least_one
+    statistics.update_from_moments(mean, var, counts)
+    any_seen = counts > 0
+    statistics.mean, statistics.var, statistics.count = (
+        np.where(any_seen, new, old)
+        for new, old in zip(
+            (statistics.mean, statistics.var, statistics.count), before, strict=True
+        )
+    )
