@@ -110,7 +110,10 @@ class _SequenceStorage:
 
     def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
         self.record_states = record_states
+        # Two places: collection ends by seeding the next window while training still needs this
+        # one's states.
         self._initial_state: RNNStates | None = None
+        self._carried_state: RNNStates | None = None
         self._recorded: dict[str, Array] = {}
         self._batch: SequenceBatch | None = None
         self._generator = np.random.default_rng()
@@ -125,8 +128,9 @@ class _SequenceStorage:
         self._generator = np.random.default_rng(seed)
 
     def reset(self) -> None:
-        """Clear the window; the start flags and the states of the next step 0 survive it."""
+        """Clear the window; the start flags and the states carried to step 0 survive it."""
         super().reset()  # type: ignore[misc]
+        self._initial_state = self._carried_state
         if isinstance(self.action_space, spaces.Box):
             # SB3 stores the space's dtype: a float16 space would round the action that was taken,
             # and its recomputed log-probability would belong to another one.
@@ -209,8 +213,13 @@ class _SequenceStorage:
 
     @property
     def initial_state(self) -> RNNStates | None:
-        """The states that enter step 0 of the window; None stands for zeros."""
+        """The states that entered step 0 of the window; None stands for zeros."""
         return self._initial_state
+
+    @property
+    def carried_state(self) -> RNNStates | None:
+        """The states that :meth:`reset` lets enter step 0 of the next window; None for zeros."""
+        return self._carried_state
 
     def seed_warm_start(
         self, last_step: int, final_state: RNNStates | None, dones: NDArray[np.bool_]
@@ -235,13 +244,13 @@ class _SequenceStorage:
         if ended.shape != (self.n_envs,):
             raise ValueError(f"dones must be of shape ({self.n_envs},), got {ended.shape}")
         self.episode_start_carry = ended.copy()
-        self._initial_state = None
+        self._carried_state = None
         if final_state is not None:
             where = th.from_numpy(ended).to(final_state.pi[0].device)
             pi = zero_states(_detach(final_state.pi), where)
             shared = final_state.vf is final_state.pi
             vf = pi if shared else zero_states(_detach(final_state.vf), where)
-            self._initial_state = RNNStates(pi, vf)
+            self._carried_state = RNNStates(pi, vf)
 
     def compute_returns_and_advantage(
         self, last_values: th.Tensor, dones: Array, valid_steps: int | None = None

@@ -209,6 +209,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         super()._setup_model()
         self.rollout_buffer.seed(self.seed)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
+        if self._last_episode_starts is not None:
+            # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
+            self._last_episode_starts = np.ones(self.n_envs, dtype=bool)
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_vf is not None:
             self.clip_range_vf = FloatSchedule(self.clip_range_vf)
@@ -345,7 +348,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
-        self._last_lstm_states = rollout_buffer.initial_state
+        self._last_lstm_states = rollout_buffer.carried_state
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True

@@ -1,0 +1,235 @@
+"""The sequence layer against a plain step-by-step loop, and its exact properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch as th
+from torch import nn
+
+from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step, zero_states
+
+N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
+
+
+def starts(*where: tuple[int, int]) -> np.ndarray:
+    flags = np.zeros((N_SEQ, N_STEPS), dtype=bool)
+    for row, step in where:
+        flags[row, step] = True
+    return flags
+
+
+PATTERNS = {
+    "none": starts(),
+    "first step": starts((0, 0), (2, 0)),
+    "last step": starts((1, N_STEPS - 1)),
+    "two in a row": starts((0, 4), (0, 5), (3, 7)),
+    "every step of one row": np.arange(N_SEQ)[:, None].repeat(N_STEPS, 1) == 2,
+    "all rows at once": np.arange(N_STEPS)[None].repeat(N_SEQ, 0) == 6,
+    "scattered": np.random.default_rng(3).random((N_SEQ, N_STEPS)) < 0.2,
+}
+
+
+def make_lstm(n_layers: int = 1, bias: bool = True, dtype: th.dtype = th.float32) -> nn.LSTM:
+    th.manual_seed(0)
+    lstm = nn.LSTM(N_FEATURES, HIDDEN, num_layers=n_layers, bias=bias).to(dtype)
+    for parameter in lstm.parameters():  # far from the small initial weights, gates in use
+        nn.init.normal_(parameter, std=0.7)
+    return lstm
+
+
+def make_inputs(n_layers: int, dtype: th.dtype) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
+    th.manual_seed(1)
+    features = th.randn(N_SEQ, N_STEPS, N_FEATURES, dtype=dtype, requires_grad=True)
+    hidden, cell = (
+        th.randn(n_layers, N_SEQ, HIDDEN, dtype=dtype, requires_grad=True) for _ in range(2)
+    )
+    return features, (hidden, cell)
+
+
+def loop(
+    lstm: nn.LSTM,
+    features: th.Tensor,
+    episode_starts: np.ndarray,
+    states: tuple[th.Tensor, th.Tensor],
+) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
+    """The definition: torch's own LSTM, one step at a time, state zeroed at each start."""
+    outputs = []
+    for step in range(features.shape[1]):
+        keep = th.as_tensor(~episode_starts[:, step]).to(features.dtype)[None, :, None]
+        output, states = lstm(features[:, step][None], (states[0] * keep, states[1] * keep))
+        outputs.append(output[0])
+    return th.stack(outputs, dim=1), states
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(th.float32, 2e-6), (th.float64, 1e-14)], ids=["float32", "float64"]
+)
+class TestEqualsTheStepByStepLoop:
+    def test_outputs_and_final_states(self, pattern, n_layers, bias, dtype, tolerance):
+        lstm = make_lstm(n_layers, bias, dtype)
+        features, states = make_inputs(n_layers, dtype)
+        layout = ResetLayout.from_episode_starts(PATTERNS[pattern])
+
+        outputs, (hidden, cell) = lstm_sequences(lstm, features, layout, states)
+        expected, (expected_hidden, expected_cell) = loop(lstm, features, PATTERNS[pattern], states)
+
+        th.testing.assert_close(outputs, expected, rtol=0, atol=tolerance)
+        th.testing.assert_close(hidden, expected_hidden, rtol=0, atol=tolerance)
+        th.testing.assert_close(cell, expected_cell, rtol=0, atol=4 * tolerance)
+
+    def test_gradients(self, pattern, n_layers, bias, dtype, tolerance):
+        lstm = make_lstm(n_layers, bias, dtype)
+        features, states = make_inputs(n_layers, dtype)
+        layout = ResetLayout.from_episode_starts(PATTERNS[pattern])
+        weights = th.randn(N_SEQ, N_STEPS, HIDDEN, dtype=dtype)
+
+        def gradients(result):
+            outputs, (hidden, cell) = result
+            loss = (outputs * weights).sum() + hidden.square().sum() + cell.square().sum()
+            return th.autograd.grad(loss, [features, *states, *lstm.parameters()])
+
+        ours = gradients(lstm_sequences(lstm, features, layout, states))
+        expected = gradients(loop(lstm, features, PATTERNS[pattern], states))
+        for gradient, expected_gradient in zip(ours, expected, strict=True):
+            scale = max(1.0, expected_gradient.abs().max().item())
+            th.testing.assert_close(
+                gradient, expected_gradient, rtol=0, atol=20 * tolerance * scale
+            )
+
+    def test_single_steps_chain_to_the_same_numbers(
+        self, pattern, n_layers, bias, dtype, tolerance
+    ):
+        lstm = make_lstm(n_layers, bias, dtype)
+        features, states = make_inputs(n_layers, dtype)
+        flags = th.from_numpy(PATTERNS[pattern])
+        expected, expected_states = loop(lstm, features, PATTERNS[pattern], states)
+        for step in range(N_STEPS):
+            output, states = lstm_step(lstm, features[:, step], states, flags[:, step])
+            th.testing.assert_close(output, expected[:, step], rtol=0, atol=tolerance)
+        th.testing.assert_close(states, expected_states, rtol=0, atol=4 * tolerance)
+
+
+class TestNothingCrossesAnEpisodeStart:
+    """Two episodes in each row, the second from step 6 on."""
+
+    PATTERN = PATTERNS["all rows at once"]
+    START = 6
+
+    @pytest.mark.parametrize("n_layers", [1, 2])
+    def test_the_gradient_is_exactly_zero_across_and_not_within(self, n_layers):
+        lstm = make_lstm(n_layers)
+        features, states = make_inputs(n_layers, th.float32)
+        layout = ResetLayout.from_episode_starts(self.PATTERN)
+        outputs, _ = lstm_sequences(lstm, features, layout, states)
+        gradient, *state_gradients = th.autograd.grad(outputs[:, -1].sum(), [features, *states])
+        assert (gradient[:, : self.START] == 0).all()
+        assert (gradient[:, self.START :].abs().sum(dim=2) > 0).all()
+        assert all((g == 0).all() for g in state_gradients)
+
+        first_episode = lstm_sequences(lstm, features, layout, states)[0][:, self.START - 1].sum()
+        gradient, *state_gradients = th.autograd.grad(first_episode, [features, *states])
+        assert (gradient[:, : self.START].abs().sum(dim=2) > 0).all()
+        assert all((g.abs().sum(dim=2) > 0).all() for g in state_gradients)
+
+    @pytest.mark.parametrize("scale", [1.0, 1e5])
+    @pytest.mark.parametrize("n_layers", [1, 2])
+    def test_changing_an_episode_leaves_the_next_one_bit_equal(self, n_layers, scale):
+        lstm = make_lstm(n_layers)
+        features, states = make_inputs(n_layers, th.float32)
+        layout = ResetLayout.from_episode_starts(self.PATTERN)
+        changed = features.detach().clone()
+        changed[:, : self.START] = scale * th.randn_like(changed[:, : self.START])
+        before, after = (
+            lstm_sequences(lstm, inputs, layout, states)[0] for inputs in (features, changed)
+        )
+        assert not th.equal(before[:, : self.START], after[:, : self.START])
+        assert th.equal(before[:, self.START :], after[:, self.START :])
+
+    def test_an_episode_start_at_step_0_forgets_the_initial_state(self):
+        lstm = make_lstm()
+        features, states = make_inputs(1, th.float32)
+        layout = ResetLayout.from_episode_starts(PATTERNS["first step"])
+        outputs, _ = lstm_sequences(lstm, features, layout, states)
+        from_zero, _ = lstm_sequences(lstm, features, layout)
+        assert th.equal(outputs[[0, 2]], from_zero[[0, 2]])
+        assert not th.equal(outputs[[1, 3]], from_zero[[1, 3]])
+
+
+class TestLayout:
+    def test_no_start_inside_the_window_means_no_extra_step(self):
+        layout = ResetLayout.from_episode_starts(PATTERNS["first step"])
+        assert len(layout.flags) == N_STEPS
+        assert not layout.flags.any()
+        assert layout.starts.tolist() == [True, False, True, False]
+
+    def test_the_drawing_of_the_docstring(self):
+        layout = ResetLayout.from_episode_starts(np.array([[1, 0, 0, 1, 0, 1]]))
+        assert layout.steps.tolist() == [[0, 1, 2, 4, 5, 7]]
+        assert layout.flags[:, 0, 0].tolist() == [0, 0, 0, 1, 0, 0, 1, 0]
+        assert layout.flags[:, 0, 1].tolist() == [0] * 8
+
+    def test_shorter_rows_hold_and_lengths_are_multiples_of_8(self):
+        layout = ResetLayout.from_episode_starts(PATTERNS["two in a row"])
+        assert layout.flags.shape == (16, N_SEQ, 2)  # 13 steps and at most 2 resets
+        last_steps = layout.steps[:, -1]
+        assert last_steps.tolist() == [14, 12, 12, 13]
+        holds = layout.flags[:, :, 1].sum(dim=0)
+        assert holds.tolist() == [1, 3, 3, 2]
+
+    def test_selecting_rows_equals_laying_them_out(self):
+        layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
+        lstm = make_lstm()
+        features, states = make_inputs(1, th.float32)
+        outputs, _ = lstm_sequences(lstm, features, layout, states)
+        rows = th.tensor([2, 0])
+        some_states = (states[0][:, rows], states[1][:, rows])
+        some, _ = lstm_sequences(lstm, features[rows], layout.select(rows), some_states)
+        th.testing.assert_close(some, outputs[rows], rtol=0, atol=1e-6)
+
+    def test_every_step_lies_at_a_place_of_its_own(self):
+        flat = ResetLayout.from_episode_starts(PATTERNS["scattered"]).flat_steps()
+        assert len(flat) == N_SEQ * N_STEPS
+        assert len(flat.unique()) == len(flat)
+
+
+class TestZeroStates:
+    def test_only_the_named_rows_are_zeroed_and_the_argument_stays(self):
+        hidden, cell = th.ones(2, 3, 4), th.ones(2, 3, 4)
+        new_hidden, new_cell = zero_states((hidden, cell), th.tensor([False, True, False]))
+        assert new_hidden.sum(dim=(0, 2)).tolist() == [8.0, 0.0, 8.0]
+        assert th.equal(new_hidden, new_cell)
+        assert hidden.sum() == 24
+
+    def test_a_poisoned_state_is_cured_by_an_episode_start(self):
+        state = th.full((1, 1, 2), float("nan"))
+        hidden, _ = zero_states((state, state), th.tensor([True]))
+        assert (hidden == 0).all()
+
+
+class TestDropout:
+    def test_acts_between_layers_in_training_and_not_in_evaluation(self):
+        lstm = nn.LSTM(N_FEATURES, HIDDEN, num_layers=2, dropout=0.5)
+        features, states = make_inputs(2, th.float32)
+        layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
+        first, second = (lstm_sequences(lstm, features, layout, states)[0] for _ in range(2))
+        assert not th.equal(first, second)
+        lstm.eval()
+        first, second = (lstm_sequences(lstm, features, layout, states)[0] for _ in range(2))
+        assert th.equal(first, second)
+
+
+@pytest.mark.skipif(not th.cuda.is_available(), reason="no CUDA device")
+class TestOnCuda:
+    def test_equals_the_loop_and_leaks_nothing(self):
+        lstm = make_lstm(2).cuda()
+        features, states = make_inputs(2, th.float32)
+        pattern = PATTERNS["scattered"]
+        layout = ResetLayout.from_episode_starts(pattern, "cuda")
+        on_gpu = features.detach().cuda(), tuple(state.detach().cuda() for state in states)
+        outputs, _ = lstm_sequences(lstm, on_gpu[0], layout, on_gpu[1])
+        expected, _ = loop(lstm.cpu(), features, pattern, states)
+        th.testing.assert_close(outputs.cpu(), expected, rtol=0, atol=1e-4)
