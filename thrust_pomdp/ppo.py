@@ -247,8 +247,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
             return
         n_sequences = sequences_per_minibatch(self.batch_size, self.n_steps, self.n_envs)
         warnings.warn(
-            f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}: minibatches "
-            f"are made of whole windows, so {n_sequences} window(s), "
+            f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}; minibatches"
+            f" are made of whole windows, so {n_sequences} window(s), "
             f"{n_sequences * self.n_steps} steps, are used instead",
             stacklevel=4,
         )

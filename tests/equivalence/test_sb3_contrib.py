@@ -7,7 +7,6 @@ parameters after one full update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +82,7 @@ def collect(pair: Pair) -> None:
 
 
 @pytest.fixture(params=[(a, s, n) for a in ARRANGEMENTS for s in ACTION_SPACES for n in (1, 2)])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     pair = make_pair(*request.param)
     collect(pair)
     # The value clip and the ratio clip must have something to do.
@@ -92,7 +91,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             th.manual_seed(8)
             for parameter in model.policy.parameters():
                 parameter.add_(0.12 * th.randn_like(parameter))
-    yield pair
+    return pair
 
 
 def test_the_same_rollout_is_collected_and_the_same_advantages_computed(pair):
