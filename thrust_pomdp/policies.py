@@ -45,6 +45,9 @@ _REFUSED_LSTM_KWARGS = {
     "hidden_size": "use lstm_hidden_size",
 }
 
+#: So many calls of ``predict`` without a state are no accident.
+_STATELESS_CALLS = 10
+
 
 class RecurrentActorCriticPolicy(ActorCriticPolicy):
     """Recurrent actor-critic policy for vector observations (``"MlpLstmPolicy"``).
@@ -152,14 +155,16 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         self.lstm_critic = self._make_lstm() if enable_critic_lstm else None
         self.critic: nn.Linear | None = None
         if not (shared_lstm or enable_critic_lstm):
-            self.critic = nn.Linear(self.features_dim, lstm_hidden_size)
+            self.critic = nn.Linear(int(self.features_dim), lstm_hidden_size)
             if ortho_init:
                 self.init_weights(self.critic)
         self.optimizer = self._make_optimizer(lr_schedule)
+        self._stateless_calls = 0
 
     def _make_lstm(self) -> nn.LSTM:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
-        lstm = nn.LSTM(self.features_dim, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        # For MultiDiscrete observations SB3's features_dim is a NumPy integer.
+        lstm = nn.LSTM(int(self.features_dim), hidden_size, num_layers=n_layers, **self.lstm_kwargs)
         if self.ortho_init:
             for name, parameter in lstm.named_parameters():
                 if name.startswith("bias"):
@@ -415,14 +420,17 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :param episode_start: ``[n_envs]``, true where memory is to be cleared first; default none
         :param deterministic: take the most likely action instead of sampling
         :return: the actions and the new state
-        :raises ValueError: if ``state`` or ``episode_start`` does not fit the observations
+        :raises ValueError: if ``state`` or ``episode_start`` does not fit the observations, or the
+            observations do not fit their space
         """
         self.set_training_mode(False)
+        self._warn_if_state_is_forgotten(state is None and episode_start is None)
         if isinstance(observation, tuple):
             raise ValueError(
                 "observation is a tuple: Gymnasium's reset() returns (obs, info), of which "
                 "predict() takes the first"
             )
+        self._check_keys(observation)
         obs, vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         with th.no_grad():
@@ -440,6 +448,26 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             else:
                 array = np.clip(array, self.action_space.low, self.action_space.high)
         return (array if vectorized else array.squeeze(axis=0)), new_state
+
+    def _check_keys(self, observation: Any) -> None:
+        if not isinstance(self.observation_space, spaces.Dict):
+            return
+        expected = list(self.observation_space.spaces)
+        keys = list(observation) if isinstance(observation, dict) else type(observation).__name__
+        if not isinstance(observation, dict) or set(expected) != set(keys):
+            raise ValueError(f"observation must be a dict with the keys {expected}, got {keys}")
+
+    def _warn_if_state_is_forgotten(self, stateless: bool) -> None:
+        """Warn once when call after call of ``predict`` comes without any memory."""
+        self._stateless_calls = self._stateless_calls + 1 if stateless else 0
+        if self._stateless_calls == _STATELESS_CALLS:
+            warnings.warn(
+                f"predict() was called {_STATELESS_CALLS} times in a row without a state, so the "
+                "policy forgot everything each time: hand in the state it returned and "
+                "episode_start (`action, state = model.predict(obs, state, episode_start)`), or "
+                "let thrust_pomdp.StatefulActor(model) keep it",
+                stacklevel=4,
+            )
 
     def _states_to_tensors(self, state: tuple[NDArray[Any], ...] | None, n_envs: int) -> LSTMState:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape

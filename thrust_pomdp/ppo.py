@@ -22,7 +22,7 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
@@ -39,10 +39,17 @@ from stable_baselines3.common.vec_env import VecEnv
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
-    SequenceBatch,
     map_states,
     sequences_per_minibatch,
 )
+from thrust_pomdp.checks import (
+    check_evaluation_envs,
+    check_finite_window,
+    check_observation_space,
+    check_policy_class,
+    naming_non_finite_obs,
+)
+from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -55,17 +62,6 @@ SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
 #: What becomes of the memory where one window ends and the next begins.
 WINDOW_STATES = ("zero", "carry")
-
-
-class _Losses(NamedTuple):
-    """The terms of one minibatch's loss and what is logged with them, all scalar tensors."""
-
-    loss: th.Tensor
-    policy_loss: th.Tensor
-    value_loss: th.Tensor
-    entropy_loss: th.Tensor
-    clip_fraction: th.Tensor
-    approx_kl: th.Tensor
 
 
 class RecurrentPPO(OnPolicyAlgorithm):
@@ -197,6 +193,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if _init_setup_model:
             self._setup_model()
 
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        check_observation_space(env.observation_space)
+        return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
     # Everything checked or derived lives here: SB3's load() calls it again with restored attributes
     # and another number of environments.
     def _setup_model(self) -> None:
@@ -217,7 +218,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.clip_range_vf = FloatSchedule(self.clip_range_vf)
 
     def _check_arguments(self) -> None:
-        _check_policy_class(self.policy_class)
+        check_policy_class(
+            self.policy_class,
+            getattr(self, "observation_space", None),
+            own_extractor="features_extractor_class" in self.policy_kwargs,
+        )
         for name in ("n_steps", "n_epochs", "batch_size", "envs_per_minibatch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -270,6 +275,18 @@ class RecurrentPPO(OnPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_lstm_states"]
 
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[int, BaseCallback]:
+        total_timesteps, ready = super()._setup_learn(total_timesteps, callback, *args, **kwargs)
+        assert self.env is not None
+        check_evaluation_envs(ready, self.env)
+        return total_timesteps, ready
+
     def collect_rollouts(
         self,
         env: VecEnv,
@@ -304,9 +321,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
             entering_states = lstm_states
-            with th.no_grad():
-                obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
-                episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
+            obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
+            episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
+            with th.no_grad(), naming_non_finite_obs(self._last_obs, n_steps):
                 actions_tensor, values, log_probs, lstm_states = self.policy(
                     obs_tensor, entering_states, episode_starts
                 )
@@ -345,6 +362,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 lstm_states.vf,
                 th.as_tensor(dones, device=self.device),
             )
+        check_finite_window(rollout_buffer, self._last_obs)
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
@@ -408,14 +426,22 @@ class RecurrentPPO(OnPolicyAlgorithm):
         n_sequences = self.envs_per_minibatch or sequences_per_minibatch(
             self.batch_size, self.n_steps, self.n_envs
         )
-        history: list[_Losses] = []
+        history: list[Losses] = []
         epoch_kls: list[th.Tensor] = []
         continue_training = True
         for epoch in range(self.n_epochs):
             epoch_kls = []
             for batch in self.rollout_buffer.to_minibatches(n_sequences):
-                losses = self._losses(batch, clip_range, clip_range_vf)
-                history.append(_Losses(*(term.detach() for term in losses)))
+                losses = ppo_losses(
+                    self.policy,
+                    batch,
+                    clip_range=clip_range,
+                    clip_range_vf=clip_range_vf,
+                    ent_coef=self.ent_coef,
+                    vf_coef=self.vf_coef,
+                    normalize_advantage=self.normalize_advantage,
+                )
+                history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)
                 if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
                     continue_training = False
@@ -434,44 +460,14 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 break
         self._log_training(history, epoch_kls, clip_range, clip_range_vf)
 
-    def _losses(
-        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
-    ) -> _Losses:
-        """Compute PPO's loss on whole windows; every step of a window is real, none is masked."""
-        values, log_prob, entropy = self.policy.evaluate_sequences(
-            batch.observations, batch.actions, batch.initial_state, batch.layout
-        )
-        advantages = batch.advantages
-        if self.normalize_advantage and advantages.numel() > 1:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-
-        log_ratio = log_prob - batch.old_log_prob
-        ratio = th.exp(log_ratio)
-        clipped_ratio = th.clamp(ratio, 1 - clip_range, 1 + clip_range)
-        policy_loss = -th.min(advantages * ratio, advantages * clipped_ratio).mean()
-
-        if clip_range_vf is not None:
-            values = batch.old_values + th.clamp(
-                values - batch.old_values, -clip_range_vf, clip_range_vf
-            )
-        value_loss = th.nn.functional.mse_loss(values, batch.returns)
-        # Where the entropy has no closed form, -log_prob estimates it.
-        entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
-        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-        with th.no_grad():
-            clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
-            # The low-variance estimator of http://joschu.net/blog/kl-approx.html
-            approx_kl = (ratio - 1 - log_ratio).mean()
-        return _Losses(loss, policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl)
-
     def _log_training(
         self,
-        history: list[_Losses],
+        history: list[Losses],
         epoch_kls: list[th.Tensor],
         clip_range: float,
         clip_range_vf: float | None,
     ) -> None:
-        mean = _Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
+        mean = Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
         buffer = self.rollout_buffer
         self.logger.record("train/entropy_loss", mean.entropy_loss.item())
         self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
@@ -515,18 +511,3 @@ def _stack(observations: list[Any]) -> Any:
     if isinstance(observations[0], dict):
         return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
     return np.stack(observations)
-
-
-def _check_policy_class(policy_class: Any) -> None:
-    if isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy):
-        return
-    name = getattr(policy_class, "__name__", repr(policy_class))
-    if getattr(policy_class, "__module__", "").startswith("sb3_contrib"):
-        raise ValueError(
-            f"policy is sb3_contrib's {name}, whose weights can be read here and whose code cannot "
-            "be run: use the policy of the same name from thrust_pomdp"
-        )
-    raise ValueError(
-        f"policy must be a recurrent policy, such as thrust_pomdp.MlpLstmPolicy, got {name}, "
-        "which has no memory"
-    )

@@ -18,7 +18,6 @@ from helpers import fixed_length_envs
 from stable_baselines3.common.logger import configure
 
 from thrust_pomdp import RecurrentPPO
-from thrust_pomdp.ppo import _Losses
 
 N_STEPS, HIDDEN = 16, 16
 ARRANGEMENTS = {
@@ -72,13 +71,14 @@ def make_pair(arrangement="separate", action_space="Discrete", n_layers=1, **kwa
     return pair
 
 
-def collect(pair: Pair) -> None:
-    """Collect one window with each model; the same seed draws the same actions."""
+def collect(pair: Pair, n_windows: int = 1) -> None:
+    """Collect windows with each model; the same seed draws the same actions."""
     for model in pair:
         _, callback = model._setup_learn(10_000)
         callback.on_training_start({}, {})
         th.manual_seed(5)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        for _ in range(n_windows):
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
 
 
 @pytest.fixture(params=[(a, s, n) for a in ARRANGEMENTS for s in ACTION_SPACES for n in (1, 2)])
@@ -184,36 +184,32 @@ def test_log_keys_of_a_whole_run():
     assert keys[0] == keys[1]
 
 
-def test_a_loss_is_made_of_named_terms():
-    """The order of the terms is what the logging relies on."""
-    assert _Losses._fields[:4] == ("loss", "policy_loss", "value_loss", "entropy_loss")
+class TestCarriedWindows:
+    """``window_state="carry"`` is their way: the same numbers in the windows after the first too."""
 
+    @pytest.fixture(params=ARRANGEMENTS)
+    def pair(self, request: pytest.FixtureRequest) -> Pair:
+        pair = make_pair(request.param)
+        pair.ours.window_state = "carry"
+        collect(pair, n_windows=3)
+        return pair
 
-class TestWindowsAfterTheFirst:
-    def test_carry_collects_what_sb3_contrib_collects(self):
-        theirs = make_pair().theirs
-        carrying = RecurrentPPO(
-            "MlpLstmPolicy",
-            fixed_length_envs(5, 6, 7),
-            n_steps=N_STEPS,
-            batch_size=None,
-            seed=3,
-            gamma=0.9,
-            gae_lambda=0.8,
-            policy_kwargs={"lstm_hidden_size": HIDDEN},
-            window_state="carry",
-        )
-        carrying.policy.load_state_dict(theirs.policy.state_dict())
-        carrying.set_logger(configure(None, []))
-        buffers = []
-        for model in (carrying, theirs):
-            _, callback = model._setup_learn(10_000)
-            callback.on_training_start({}, {})
-            th.manual_seed(5)
-            for _ in range(3):
-                model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
-            buffers.append(model.rollout_buffer)
-        for name in ("values", "log_probs", "advantages"):
+    def test_the_same_rollout_is_collected(self, pair):
+        ours, theirs = pair.ours.rollout_buffer, pair.theirs.rollout_buffer
+        assert ours.initial_state.pi[0].any()
+        assert np.array_equal(ours.actions, theirs.actions)
+        for name in ("rewards", "values", "log_probs", "advantages", "returns"):
             np.testing.assert_allclose(
-                getattr(buffers[0], name), getattr(buffers[1], name), rtol=0, atol=1e-5
+                getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-5, err_msg=name
             )
+
+    def test_loss_terms_and_gradients(self, pair, monkeypatch):
+        monkeypatch.setattr(np.random, "randint", lambda *args, **kwargs: 0)
+        for model in pair:
+            model.train()
+        ours, theirs = (dict(model.logger.name_to_value) for model in pair)
+        for key, value in theirs.items():
+            assert ours[key] == pytest.approx(value, abs=2e-5), key
+        ours_gradients, theirs_gradients = map(gradients, pair)
+        for name, gradient in theirs_gradients.items():
+            th.testing.assert_close(ours_gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)

@@ -99,7 +99,7 @@ _MLP = Recipe(
         "n_epochs": 10,
         "gamma": 0.99,
         "gae_lambda": 0.95,
-        "ent_coef": 0.0,
+        "ent_coef": 0.01,
     },
 )
 

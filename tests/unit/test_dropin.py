@@ -1,0 +1,375 @@
+"""What a program written for ``sb3_contrib.RecurrentPPO`` relies on."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import sb3_contrib
+import torch as th
+from gymnasium import spaces
+from helpers import VECTOR, FixedLengthEnv, fixed_length_envs
+from stable_baselines3.common.callbacks import (
+    CallbackList,
+    EvalCallback,
+    EveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+import thrust_pomdp
+from thrust_pomdp import RecurrentPPO
+
+
+def make_model(env=None, **kwargs) -> RecurrentPPO:
+    policy_kwargs = {"lstm_hidden_size": 8, **kwargs.pop("policy_kwargs", {})}
+    arguments = {"n_steps": 8, "batch_size": 8, "n_epochs": 2, "seed": 0, **kwargs}
+    env = fixed_length_envs(5, 6, 7) if env is None else env
+    return RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=policy_kwargs, **arguments)
+
+
+class TestSignatures:
+    #: Arguments that are ours alone, and why.
+    NEW = {
+        "rollout_buffer_class": "SB3's PPO has it",
+        "rollout_buffer_kwargs": "SB3's PPO has it",
+        "envs_per_minibatch": "the minibatch size in its natural unit, whole windows",
+        "window_state": "what becomes of the memory between windows",
+    }
+
+    def test_the_constructor_differs_by_keyword_only_arguments_alone(self):
+        ours = inspect.signature(RecurrentPPO.__init__).parameters
+        theirs = inspect.signature(sb3_contrib.RecurrentPPO.__init__).parameters
+        assert list(ours)[: len(theirs)] == list(theirs)
+        assert {name: p.default for name, p in ours.items() if name in theirs} == {
+            name: p.default for name, p in theirs.items()
+        }
+        extra = {name: p.kind for name, p in ours.items() if name not in theirs}
+        assert set(extra) == set(self.NEW)
+        assert set(extra.values()) == {inspect.Parameter.KEYWORD_ONLY}
+
+    @pytest.mark.parametrize("method", ["learn", "predict", "save", "set_env", "get_parameters"])
+    def test_methods_take_the_same_arguments(self, method):
+        ours = inspect.signature(getattr(RecurrentPPO, method)).parameters
+        theirs = inspect.signature(getattr(sb3_contrib.RecurrentPPO, method)).parameters
+        assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
+
+    def test_the_policy_differs_by_one_argument(self):
+        from sb3_contrib.ppo_recurrent import MlpLstmPolicy as Theirs
+
+        ours = inspect.signature(thrust_pomdp.MlpLstmPolicy.__init__).parameters
+        theirs = inspect.signature(Theirs.__init__).parameters
+        assert list(ours)[: len(theirs)] == list(theirs)
+        assert set(ours) - set(theirs) == {"shared_lstm_critic_gradient"}
+        assert {n: p.default for n, p in ours.items() if n in theirs} == {
+            n: p.default for n, p in theirs.items()
+        }
+
+    @pytest.mark.parametrize(
+        "method", ["forward", "evaluate_actions", "get_distribution", "predict_values", "predict"]
+    )
+    def test_policy_methods_take_the_same_arguments(self, method):
+        from sb3_contrib.ppo_recurrent import MlpLstmPolicy as Theirs
+
+        ours = inspect.signature(getattr(thrust_pomdp.MlpLstmPolicy, method)).parameters
+        theirs = inspect.signature(getattr(Theirs, method)).parameters
+        assert list(ours) == list(theirs)
+
+    def test_classes_and_attributes_that_programs_reach_for(self):
+        from sb3_contrib.common.recurrent.type_aliases import RNNStates as Theirs
+
+        assert thrust_pomdp.RNNStates._fields == Theirs._fields
+        model = make_model()
+        assert model.policy.lstm_hidden_state_shape == (1, 1, 8)
+        assert [t.shape for pair in model._last_lstm_states for t in pair] == [(1, 3, 8)] * 4
+        assert set(RecurrentPPO.policy_aliases) == set(sb3_contrib.RecurrentPPO.policy_aliases)
+
+
+class TestConstructorArguments:
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"learning_rate": lambda progress: 1e-3 * progress},
+            {"clip_range": lambda progress: 0.2 * progress},
+            {"clip_range_vf": lambda progress: 0.2},
+            {"normalize_advantage": False},
+            {"target_kl": 0.01},
+            {"stats_window_size": 3},
+            {"device": "cpu"},
+            {"batch_size": None},
+            {"policy_kwargs": {"net_arch": []}},
+            {"policy_kwargs": {"net_arch": {"pi": [4], "vf": [4, 4]}}},
+            {"policy_kwargs": {"activation_fn": th.nn.ReLU}},
+            {"policy_kwargs": {"ortho_init": False}},
+            {"policy_kwargs": {"optimizer_class": th.optim.RMSprop}},
+            {"policy_kwargs": {"lstm_kwargs": {"bias": False}}},
+            {"policy_kwargs": {"share_features_extractor": False}},
+        ],
+    )
+    def test_each_is_taken_and_trains(self, kwargs):
+        model = make_model(**kwargs)
+        model.learn(2 * 8 * 3)
+        assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+    @pytest.mark.parametrize("kwargs", [{}, {"sde_sample_freq": 3}])
+    def test_state_dependent_exploration(self, kwargs):
+        env = fixed_length_envs(5, 6, action_space=spaces.Box(-1, 1, (2,), np.float32))
+        policy_kwargs = {"full_std": False, "use_expln": True, "log_std_init": -1.0}
+        make_model(env, use_sde=True, policy_kwargs=policy_kwargs, **kwargs).learn(32)
+
+    def test_schedules_reach_the_optimizer_and_the_log(self):
+        model = make_model(learning_rate=lambda progress: 1e-3 * progress, clip_range=0.1)
+        model.learn(2 * 8 * 3)
+        assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
+        assert model.logger.name_to_value["train/clip_range"] == 0.1
+
+    def test_without_setting_up(self):
+        model = make_model(_init_setup_model=False)
+        assert not hasattr(model, "policy")
+        model._setup_model()
+        model.learn(8 * 3)
+
+
+POLICIES = {
+    "separate": {},
+    "shared": {"shared_lstm": True, "enable_critic_lstm": False},
+    "shared, critic's gradient": {"shared_lstm_critic_gradient": True},
+    "critic without memory": {"enable_critic_lstm": False},
+    "two layers, no bias": {"n_lstm_layers": 2, "lstm_kwargs": {"bias": False}},
+    "own extractors": {"share_features_extractor": False},
+}
+
+
+class TestSaveAndLoad:
+    @pytest.mark.parametrize("policy", POLICIES)
+    @pytest.mark.parametrize("window_state", ["zero", "carry"])
+    def test_every_policy_acts_alike_and_goes_on_alike(self, policy, window_state, tmp_path):
+        model = make_model(policy_kwargs=POLICIES[policy], window_state=window_state)
+        model.learn(2 * 8 * 3)
+        model.save(tmp_path / "model")
+        obs, state = np.ones((3, 3), np.float32), None
+        results = []
+        for loaded in (
+            RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5, 6, 7)) for _ in range(2)
+        ):
+            for _ in range(3):
+                expected, expected_state = model.predict(obs, state, deterministic=True)
+                actual, actual_state = loaded.predict(obs, state, deterministic=True)
+                assert np.array_equal(expected, actual)
+                assert np.array_equal(expected_state, actual_state)
+            loaded.learn(2 * 8 * 3, reset_num_timesteps=False)
+            results.append(loaded.policy.parameters_to_vector())
+        assert np.array_equal(*results)  # going on is as deterministic as starting
+
+    @pytest.mark.parametrize("n_envs", [1, 2, 5])
+    def test_into_another_number_of_environments(self, n_envs, tmp_path):
+        make_model(window_state="carry").learn(8 * 3).save(tmp_path / "model")
+        env = fixed_length_envs(*range(4, 4 + n_envs))
+        loaded = RecurrentPPO.load(tmp_path / "model", env=env)
+        loaded.learn(2 * 8 * n_envs)
+        assert loaded._last_lstm_states.pi[0].shape == (1, n_envs, 8)
+
+    def test_the_warning_about_the_batch_size_follows_the_number_of_environments(self, tmp_path):
+        """What is derived is derived again: 12 steps of 1 env are all there is, of 3 are not."""
+        make_model(fixed_length_envs(5), batch_size=12).save(tmp_path / "model")
+        with pytest.warns(UserWarning, match="batch_size=12 is not a multiple of n_steps=8"):
+            RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5, 6, 7))
+
+    def test_set_env(self):
+        model = make_model()
+        model.learn(8 * 3)
+        model.set_env(fixed_length_envs(4, 4, 4))
+        model.learn(8 * 3, reset_num_timesteps=False)
+        assert model.num_timesteps == 2 * 8 * 3
+        with pytest.raises(AssertionError, match="number of environments"):
+            model.set_env(fixed_length_envs(4))
+
+    def test_without_an_environment_it_can_act(self, tmp_path):
+        make_model().save(tmp_path / "model")
+        loaded = RecurrentPPO.load(tmp_path / "model")
+        assert loaded.predict(np.ones(3, np.float32))[0].shape == ()
+
+    def test_files_that_are_no_models(self, tmp_path):
+        broken = tmp_path / "broken.zip"
+        broken.write_bytes(b"not a zip file")
+        with pytest.raises(ValueError, match="wasn't a zip-file"):
+            RecurrentPPO.load(broken)
+        with pytest.raises(ValueError, match="wasn't a zip-file"):
+            RecurrentPPO.load(io.BytesIO(b"neither"))
+        with pytest.raises(FileNotFoundError):
+            RecurrentPPO.load(tmp_path / "missing")
+
+    def test_a_file_of_memoryless_ppo_is_refused(self, tmp_path):
+        from stable_baselines3 import PPO
+
+        PPO("MlpPolicy", fixed_length_envs(5), n_steps=8, batch_size=8).save(tmp_path / "ppo")
+        with pytest.raises(ValueError, match="has no memory"):
+            RecurrentPPO.load(tmp_path / "ppo")
+
+
+class TestCallbacks:
+    def test_stopping_on_a_reward_threshold(self):
+        stop = StopTrainingOnRewardThreshold(reward_threshold=-1e9)
+        evaluation = EvalCallback(
+            fixed_length_envs(5, 6, 7), callback_on_new_best=stop, eval_freq=4, n_eval_episodes=3,
+            verbose=0, warn=False,
+        )  # fmt: skip
+        model = make_model()
+        model.learn(1000, callback=evaluation)
+        assert model.num_timesteps == 4 * 3
+
+    def test_stopping_on_a_number_of_episodes(self):
+        model = make_model(DummyVecEnv([lambda: Monitor(FixedLengthEnv(5))]))
+        model.learn(1000, callback=StopTrainingOnMaxEpisodes(max_episodes=2))
+        assert model.num_timesteps == 10
+
+    @pytest.mark.parametrize(
+        "nest",
+        [
+            lambda evaluation: evaluation,
+            lambda evaluation: CallbackList([evaluation]),
+            lambda evaluation: EveryNTimesteps(3, evaluation),
+        ],
+    )
+    def test_evaluating_on_the_training_environment_is_refused(self, nest):
+        env = fixed_length_envs(5, 6, 7)
+        with pytest.raises(ValueError, match="make another one for the EvalCallback"):
+            make_model(env).learn(24, callback=nest(EvalCallback(env, warn=False)))
+
+    def test_also_behind_another_wrapper(self):
+        env = fixed_length_envs(5, 6, 7)
+        evaluation = EvalCallback(VecNormalize(env), warn=False)
+        with pytest.raises(ValueError, match="make another one for the EvalCallback"):
+            make_model(VecNormalize(env)).learn(24, callback=evaluation)
+
+    def test_evaluating_on_the_gymnasium_environment_trained_on_is_refused(self):
+        env = Monitor(FixedLengthEnv(5))
+        with pytest.raises(ValueError, match="make another one for the EvalCallback"):
+            make_model(env).learn(24, callback=EvalCallback(env, warn=False))
+
+
+class FaultyEnv(gym.Env):
+    """Returns ``value`` as observation or reward at its fifth step, or as its final observation."""
+
+    observation_space = VECTOR
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, what: str, value: float):
+        self.what, self.value = what, value
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward = np.zeros(3, np.float32), 0.0
+        truncated = self.what == "final observation" and self.steps == 5
+        if self.steps == 5:
+            if self.what == "reward":
+                reward = self.value
+            else:
+                obs[1] = self.value
+        return obs, reward, False, truncated, {}
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize(
+        ("what", "message"),
+        [
+            ("observation", "non-finite observation of environment 1 at step 5 of the rollout"),
+            ("reward", r"non-finite reward .* of environment 1 at step 4 of the rollout"),
+        ],
+    )
+    def test_is_named_with_environment_and_step_before_it_reaches_the_weights(
+        self, what, message, value
+    ):
+        env = DummyVecEnv([lambda: FixedLengthEnv(50, VECTOR, spaces.Discrete(2)),
+                           lambda: FaultyEnv(what, value)])  # fmt: skip
+        model = make_model(env)
+        before = model.policy.parameters_to_vector()
+        with pytest.raises(ValueError, match=message):
+            model.learn(64)
+        assert np.array_equal(model.policy.parameters_to_vector(), before)
+
+    def test_the_observation_after_the_last_step_counts_too(self):
+        model = make_model(DummyVecEnv([lambda: FaultyEnv("observation", np.inf)]), n_steps=5,
+                           batch_size=5)  # fmt: skip
+        with pytest.raises(ValueError, match="non-finite observation of environment 0 at step 5"):
+            model.learn(20)
+
+    def test_a_final_observation_spoils_the_reward_it_is_added_to(self):
+        env = DummyVecEnv([lambda: FaultyEnv("final observation", np.nan)])
+        with pytest.raises(ValueError, match="value estimate of a truncated episode.* at step 4"):
+            make_model(env).learn(20)
+
+    def test_keys_of_dicts_are_named(self):
+        class FaultyDict(FaultyEnv):
+            observation_space = spaces.Dict({"good": VECTOR, "bad": VECTOR})
+
+            def reset(self, **kwargs):
+                obs, info = super().reset(**kwargs)
+                return {"good": obs * 0, "bad": obs}, info
+
+            def step(self, action):
+                obs, *rest = super().step(action)
+                return ({"good": np.zeros(3, np.float32), "bad": obs}, *rest)
+
+        model = RecurrentPPO("MultiInputLstmPolicy", FaultyDict("observation", np.nan), n_steps=8,
+                             batch_size=8)  # fmt: skip
+        with pytest.raises(ValueError, match="non-finite observation 'bad' of environment 0"):
+            model.learn(20)
+
+    def test_other_errors_of_the_policy_are_left_as_they_are(self):
+        model = make_model()
+
+        def broken(*args, **kwargs):
+            raise RuntimeError("something else")
+
+        model.policy.forward = broken
+        with pytest.raises(RuntimeError, match="something else"):
+            model.learn(24)
+
+
+class TestRefusals:
+    def test_spaces_sb3_does_not_know(self):
+        with pytest.raises(AssertionError, match="only supports"):
+            make_model(FixedLengthEnv(5, action_space=spaces.Text(3)))
+        with pytest.raises(ValueError, match=r"observation_space .* Text"):
+            make_model(FixedLengthEnv(5, observation_space=spaces.Text(3)))
+
+    def test_a_dict_observation_needs_the_policy_for_dicts(self):
+        env = FixedLengthEnv(5, observation_space=spaces.Dict({"a": VECTOR}))
+        for policy in ("MlpLstmPolicy", "CnnLstmPolicy"):
+            with pytest.raises(ValueError, match="MultiInputLstmPolicy"):
+                RecurrentPPO(policy, env)
+
+    def test_the_policy_for_dicts_needs_a_dict(self):
+        with pytest.raises(ValueError, match="MlpLstmPolicy"):
+            RecurrentPPO("MultiInputLstmPolicy", fixed_length_envs(5))
+
+    @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 2, 3)])
+    def test_observations_of_another_size(self, shape):
+        with pytest.raises(ValueError, match=r"shape"):
+            make_model().predict(np.zeros(shape, np.float32))
+
+    def test_dict_keys_that_are_missing(self):
+        env = FixedLengthEnv(5, observation_space=spaces.Dict({"a": VECTOR, "b": VECTOR}))
+        model = RecurrentPPO("MultiInputLstmPolicy", env)
+        with pytest.raises(ValueError, match=r"observation .* 'b'"):
+            model.predict({"a": np.zeros(3, np.float32)})
+        with pytest.raises(ValueError, match="observation must be a dict .* got ndarray"):
+            model.predict(np.zeros(3, np.float32))
+
+
+def test_all_combinations_of_window_state_and_minibatches_run():
+    for window_state, envs_per_minibatch in itertools.product(("zero", "carry"), (None, 1, 2, 9)):
+        make_model(window_state=window_state, envs_per_minibatch=envs_per_minibatch).learn(24)

@@ -1,0 +1,69 @@
+"""PPO's loss on a minibatch of whole windows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch as th
+
+from thrust_pomdp.buffers import SequenceBatch
+from thrust_pomdp.policies import RecurrentActorCriticPolicy
+
+
+class Losses(NamedTuple):
+    """The terms of one minibatch's loss and what is logged with them, all scalar tensors."""
+
+    loss: th.Tensor
+    policy_loss: th.Tensor
+    value_loss: th.Tensor
+    entropy_loss: th.Tensor
+    clip_fraction: th.Tensor
+    approx_kl: th.Tensor
+
+
+def ppo_losses(
+    policy: RecurrentActorCriticPolicy,
+    batch: SequenceBatch,
+    *,
+    clip_range: float,
+    clip_range_vf: float | None,
+    ent_coef: float,
+    vf_coef: float,
+    normalize_advantage: bool,
+) -> Losses:
+    """Compute SB3's PPO loss. Every step of a window is real, so nothing is masked.
+
+    Paper: https://arxiv.org/abs/1707.06347
+
+    :param policy: evaluates the windows
+    :param batch: whole windows
+    :param clip_range: clipping of the probability ratio
+    :param clip_range_vf: clipping of the value change; None for no clipping
+    :param ent_coef: weight of the entropy bonus
+    :param vf_coef: weight of the value loss
+    :param normalize_advantage: normalise the minibatch's advantages
+    """
+    values, log_prob, entropy = policy.evaluate_sequences(
+        batch.observations, batch.actions, batch.initial_state, batch.layout
+    )
+    advantages = batch.advantages
+    if normalize_advantage and advantages.numel() > 1:  # one number has no spread
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+    log_ratio = log_prob - batch.old_log_prob
+    ratio = th.exp(log_ratio)
+    clipped_ratio = th.clamp(ratio, 1 - clip_range, 1 + clip_range)
+    policy_loss = -th.min(advantages * ratio, advantages * clipped_ratio).mean()
+
+    if clip_range_vf is not None:
+        change = th.clamp(values - batch.old_values, -clip_range_vf, clip_range_vf)
+        values = batch.old_values + change
+    value_loss = th.nn.functional.mse_loss(values, batch.returns)
+    # Where the entropy has no closed form, -log_prob estimates it.
+    entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
+    loss = policy_loss + ent_coef * entropy_loss + vf_coef * value_loss
+    with th.no_grad():
+        clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
+        # The low-variance estimator of http://joschu.net/blog/kl-approx.html
+        approx_kl = (ratio - 1 - log_ratio).mean()
+    return Losses(loss, policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl)
