@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from thrust_pomdp.registration import register_envs
 
 if TYPE_CHECKING:
+    from thrust_pomdp.acting import StatefulActor
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+    from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
     from thrust_pomdp.policies import (
         CnnLstmPolicy,
         MlpLstmPolicy,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     )
     from thrust_pomdp.ppo import RecurrentPPO
     from thrust_pomdp.sequences import RNNStates
+    from thrust_pomdp.vec_env import GymnasiumVecEnv, make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
     from thrust_pomdp.wrappers import NormalizeVisibleObservation
 
@@ -30,6 +33,7 @@ __version__ = "0.1.0"
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
     "CnnLstmPolicy": "policies",
+    "GymnasiumVecEnv": "vec_env",
     "MlpLstmPolicy": "policies",
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
@@ -38,11 +42,16 @@ _LAZY = {
     "RecurrentDictRolloutBuffer": "buffers",
     "RecurrentPPO": "ppo",
     "RecurrentRolloutBuffer": "buffers",
+    "StatefulActor": "acting",
     "VecNormalizeVisible": "vec_normalize",
+    "from_sb3_contrib": "interop",
+    "make_vec_env": "vec_env",
+    "to_sb3_contrib": "interop",
 }
 
 __all__ = [
     "CnnLstmPolicy",
+    "GymnasiumVecEnv",
     "MlpLstmPolicy",
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",
@@ -51,8 +60,12 @@ __all__ = [
     "RecurrentDictRolloutBuffer",
     "RecurrentPPO",
     "RecurrentRolloutBuffer",
+    "StatefulActor",
     "VecNormalizeVisible",
+    "from_sb3_contrib",
+    "make_vec_env",
     "register_envs",
+    "to_sb3_contrib",
 ]
 
 register_envs()

@@ -53,7 +53,15 @@ class SequenceBatch(NamedTuple):
     layout: ResetLayout
 
     def select(self, rows: th.Tensor) -> SequenceBatch:
-        """Return the windows of the environments ``rows``, int64 indices, in that order."""
+        """Return copies of the windows of the environments ``rows``, int64 indices, in that order."""
+        return self._take(rows, self.layout.select(rows))
+
+    def split(self, n_rows: int) -> Generator[SequenceBatch, None, None]:
+        """Yield ``n_rows`` windows at a time, without copying; the last one takes what is left."""
+        for number, layout in enumerate(self.layout.split(n_rows)):
+            yield self._take(slice(number * n_rows, (number + 1) * n_rows), layout)
+
+    def _take(self, rows: th.Tensor | slice, layout: ResetLayout) -> SequenceBatch:
         observations: th.Tensor | dict[str, th.Tensor]
         if isinstance(self.observations, dict):
             observations = {key: obs[rows] for key, obs in self.observations.items()}
@@ -69,7 +77,7 @@ class SequenceBatch(NamedTuple):
             returns=self.returns[rows],
             episode_starts=self.episode_starts[rows],
             initial_state=None if state is None else map_states(state, lambda s: s[:, rows]),
-            layout=self.layout.select(rows),
+            layout=layout,
         )
 
 
@@ -137,11 +145,24 @@ class _SequenceStorage:
             self.actions = self.actions.astype(np.float32)
         self._batch = None
 
-    def add(self, *args: Any, lstm_states: RNNStates | None = None, **kwargs: Any) -> None:
+    def add(
+        self,
+        obs: Any,
+        action: Array,
+        reward: Array,
+        episode_start: Array,
+        value: th.Tensor,
+        log_prob: th.Tensor,
+        lstm_states: RNNStates | None = None,
+    ) -> None:
         """Add one step of every environment.
 
-        The positional arguments are SB3's: ``obs, action, reward, episode_start, value, log_prob``.
-
+        :param obs: ``[n_envs, *obs_shape]``, or a dict of such
+        :param action: ``[n_envs, ...]``
+        :param reward: ``[n_envs]``
+        :param episode_start: ``[n_envs]``, whether the observation starts an episode
+        :param value: the critic's estimate, ``n_envs`` numbers
+        :param log_prob: log-probability of the action, ``[n_envs]``
         :param lstm_states: the states that **entered** the step, each ``[n_layers, n_envs,
             hidden]``. The window's first ones are kept for training; all of them with
             ``record_states=True``.
@@ -156,7 +177,19 @@ class _SequenceStorage:
             self._keep_states(lstm_states)
         elif self.record_states:
             raise ValueError("record_states=True needs lstm_states in every call of add()")
-        super().add(*args, **kwargs)  # type: ignore[misc]
+        step = self.pos
+        if isinstance(self.observations, dict):
+            for key, storage in self.observations.items():
+                storage[step] = np.reshape(obs[key], storage.shape[1:])
+        else:
+            self.observations[step] = np.reshape(obs, self.observations.shape[1:])
+        self.actions[step] = np.reshape(action, self.actions.shape[1:])
+        self.rewards[step] = reward
+        self.episode_starts[step] = episode_start
+        self.values[step] = value.detach().cpu().numpy().reshape(-1)
+        self.log_probs[step] = log_prob.detach().cpu().numpy().reshape(-1)
+        self.pos += 1
+        self.full = self.pos == self.buffer_size
         self._batch = None
 
     def _keep_states(self, states: RNNStates) -> None:
@@ -167,7 +200,9 @@ class _SequenceStorage:
                 f"got {tuple(states.pi[0].shape)}"
             )
         if self.pos == 0:
-            self._initial_state = map_states(states, lambda tensor: tensor.detach().clone())
+            # None stands for zeros: the sequence layer need not look at them.
+            remembers = any(bool(tensor.any()) for pair in states for tensor in pair)
+            self._initial_state = map_states(states, _copy) if remembers else None
         if not self.record_states:
             return
         named = zip(
@@ -344,9 +379,9 @@ class _SequenceStorage:
         if self._batch is None:
             self._batch = self.to_sequence_batch()
         order = self._generator.permutation(self.n_envs) if shuffle else np.arange(self.n_envs)
-        rows = th.as_tensor(order, device=self.device)
-        for start in range(0, self.n_envs, envs_per_minibatch):
-            yield self._batch.select(rows[start : start + envs_per_minibatch])
+        # One copy an epoch, so that its minibatches are slices.
+        epoch = self._batch.select(th.as_tensor(order, device=self.device))
+        yield from epoch.split(envs_per_minibatch)
 
     def get(self, batch_size: int | None = None) -> Any:
         """Yield shuffled minibatches of about ``batch_size`` time steps, made of whole windows.
@@ -356,6 +391,10 @@ class _SequenceStorage:
         return self.to_minibatches(
             sequences_per_minibatch(batch_size, self.buffer_size, self.n_envs)
         )
+
+
+def _copy(tensor: th.Tensor) -> th.Tensor:
+    return tensor.detach().clone()
 
 
 def _detach(states: LSTMState) -> LSTMState:

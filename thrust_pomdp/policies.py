@@ -15,7 +15,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
@@ -27,11 +27,13 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from thrust_pomdp.distributions import PlainCategoricalDistribution
 from thrust_pomdp.sequences import (
     LSTMState,
     ResetLayout,
     RNNStates,
     lstm_sequences,
+    lstm_sequences_and_states,
     lstm_step,
 )
 
@@ -181,6 +183,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             kwargs["fused"] = True  # the same update in one kernel: a third of the time
         return self.optimizer_class(self.parameters(), lr=lr_schedule(1), **kwargs)  # type: ignore[call-arg]
 
+    def _build(self, lr_schedule: Schedule) -> None:
+        """Create the heads."""
+        if type(self.action_dist) is CategoricalDistribution:
+            self.action_dist = PlainCategoricalDistribution(self.action_dist.action_dim)
+        super()._build(lr_schedule)
+
     def _build_mlp_extractor(self) -> None:
         """Create the heads, which read the memory instead of the features."""
         self.mlp_extractor = MlpExtractor(
@@ -215,34 +223,36 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def _process_sequence(
         features: th.Tensor,
         lstm_states: LSTMState,
-        episode_starts: th.Tensor | ResetLayout,
+        episode_starts: th.Tensor,
         lstm: nn.LSTM,
     ) -> tuple[th.Tensor, LSTMState]:
         """Run the LSTM over the features: one step, or whole sequences where there are more rows.
 
         :param features: ``[n_seq * n_steps, features]``, sequence by sequence
         :param lstm_states: the states that enter, each ``[n_layers, n_seq, hidden]``
-        :param episode_starts: ``[n_seq * n_steps]``, non-zero where an episode starts, or the
-            layout made from them
+        :param episode_starts: ``[n_seq * n_steps]``, non-zero where an episode starts
         :param lstm: the LSTM
         :return: outputs ``[n_seq * n_steps, hidden]`` and the states that leave
         """
         n_seq = lstm_states[0].shape[1]
-        if isinstance(episode_starts, th.Tensor):
-            if len(features) == n_seq:
-                return lstm_step(lstm, features, lstm_states, episode_starts != 0)
-            starts = episode_starts.reshape(n_seq, -1)
-            episode_starts = ResetLayout.from_episode_starts(starts, features.device)
+        if len(features) == n_seq:
+            return lstm_step(lstm, features, lstm_states, episode_starts != 0)
+        starts = episode_starts.reshape(n_seq, -1)
+        layout = ResetLayout.from_episode_starts(starts, features.device)
         sequences = features.reshape(n_seq, -1, lstm.input_size)
-        output, lstm_states = lstm_sequences(lstm, sequences, episode_starts, lstm_states)
+        output, lstm_states = lstm_sequences_and_states(lstm, sequences, layout, lstm_states)
         return output.flatten(end_dim=1), lstm_states
 
+    def _both_features(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor]:
+        """Return the actor's and the critic's features, ``[rows, features]``."""
+        features = self.extract_features(obs)
+        return features if isinstance(features, tuple) else (features, features)
+
     def _recur(
-        self, obs: PyTorchObs, lstm_states: RNNStates, episode_starts: th.Tensor | ResetLayout
+        self, obs: PyTorchObs, lstm_states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, RNNStates]:
         """Return what actor and critic remember, and the states that leave."""
-        features = self.extract_features(obs)
-        pi_features, vf_features = features if isinstance(features, tuple) else (features, features)
+        pi_features, vf_features = self._both_features(obs)
         memory_pi, states_pi = self._process_sequence(
             pi_features, lstm_states.pi, episode_starts, self.lstm_actor
         )
@@ -314,10 +324,18 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         n_envs, n_steps = actions.shape[:2]
         if isinstance(episode_starts, th.Tensor):
             episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
-        if initial_state is None:
-            initial_state = self.zero_states(n_envs)
-        rows = _flatten_steps(obs)
-        memory_pi, memory_vf, _ = self._recur(rows, initial_state, episode_starts)
+        pi_features, vf_features = self._both_features(_flatten_steps(obs))
+
+        def remember(lstm: nn.LSTM, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
+            sequences = features.view(n_envs, n_steps, -1)
+            return lstm_sequences(lstm, sequences, episode_starts, states).flatten(end_dim=1)
+
+        pi_state, vf_state = initial_state or (None, None)
+        memory_pi = remember(self.lstm_actor, pi_features, pi_state)
+        if self.lstm_critic is not None:
+            memory_vf = remember(self.lstm_critic, vf_features, vf_state)
+        else:
+            memory_vf = self._critic_memory(memory_pi, vf_features)
         distribution, values = self._heads(memory_pi, memory_vf)
         log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
         entropy = distribution.entropy()

@@ -57,6 +57,7 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.sequences import RNNStates
+from thrust_pomdp.step_infos import StepInfos
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -371,6 +372,16 @@ class RecurrentPPO(OnPolicyAlgorithm):
         callback.on_rollout_end()
         return True
 
+    def _update_info_buffer(
+        self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Take note of ended episodes, as SB3 does by looking into every info of every step."""
+        if isinstance(infos, StepInfos) and dones is not None:
+            # Only ended episodes have statistics here, and looking at the other infos builds them.
+            ended = dones.nonzero()[0]
+            infos, dones = [infos[idx] for idx in ended], dones[ended]
+        super()._update_info_buffer(infos, dones)
+
     def _actions_for_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Bring sampled actions into the bounds of a Box space."""
         if not isinstance(self.action_space, spaces.Box):
@@ -394,8 +405,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
         not advanced. See https://github.com/DLR-RM/stable-baselines3/issues/633
         """
         truncated = [
-            int(idx)
-            for idx in np.flatnonzero(dones)
+            idx
+            for idx in dones.nonzero()[0].tolist()
             if infos[idx].get("TimeLimit.truncated", False)
             and infos[idx].get("terminal_observation") is not None
         ]
@@ -426,6 +437,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         n_sequences = self.envs_per_minibatch or sequences_per_minibatch(
             self.batch_size, self.n_steps, self.n_envs
         )
+        parameters = list(self.policy.parameters())
         history: list[Losses] = []
         epoch_kls: list[th.Tensor] = []
         continue_training = True
@@ -453,7 +465,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
                     break
                 self.policy.optimizer.zero_grad()
                 losses.loss.backward()  # type: ignore[no-untyped-call]
-                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
             self._n_updates += 1
             if not continue_training:

@@ -9,6 +9,12 @@ import gymnasium as gym
 _MASKED = "thrust_pomdp.envs.cartpole:MaskedCartPoleEnv"
 _FLICKERING = "thrust_pomdp.envs.cartpole:FlickeringCartPoleEnv"
 
+#: Single environment -> its native vector twin.
+VECTOR_TWINS = {
+    _MASKED: "thrust_pomdp.envs.cartpole_vector:MaskedCartPoleVectorEnv",
+    _FLICKERING: "thrust_pomdp.envs.cartpole_vector:FlickeringCartPoleVectorEnv",
+}
+
 #: id -> (entry point, keyword arguments). All run for 500 steps, as ``CartPole-v1``.
 ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "MaskedCartPole-v0": (_MASKED, {}),
@@ -29,6 +35,7 @@ def register_envs() -> None:
             gym.register(
                 env_id,
                 entry_point=entry_point,
+                vector_entry_point=VECTOR_TWINS[entry_point],
                 kwargs=dict(kwargs),
                 max_episode_steps=500,
                 reward_threshold=475.0,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -59,12 +59,15 @@ class ResetLayout:
     the network, so that nothing needs to be read back while it runs.
 
     :param steps: position of each step in its row, ``[n_seq, n_steps]``, int64
+    :param flat_steps: the same in the extended rows laid out time-major and flattened, ``[n_seq *
+        n_steps]``: ``steps * n_seq + row``
     :param flags: input columns of the extended rows, ``[length, n_seq, 2]``, float32: 1 in column 0
         at reset steps, 1 in column 1 at hold steps, else 0
     :param starts: whether the row's first step starts an episode, ``[n_seq]``, bool
     """
 
     steps: th.Tensor
+    flat_steps: th.Tensor
     flags: th.Tensor
     starts: th.Tensor
 
@@ -91,21 +94,42 @@ class ResetLayout:
         rows, columns = np.nonzero(resets)
         flags[steps[rows, columns] - 1, rows, 0] = 1.0
         flags[:, :, 1] = np.arange(length)[:, None] > steps[:, -1]
+        flat_steps = (steps * n_seq + np.arange(n_seq)[:, None]).reshape(-1)
         return cls(
             steps=th.from_numpy(steps).to(device),
+            flat_steps=th.from_numpy(flat_steps).to(device),
             flags=th.from_numpy(flags).to(device),
             starts=th.from_numpy(starts[:, 0].copy()).to(device),
         )
 
     def select(self, rows: th.Tensor) -> ResetLayout:
         """Return the layout of some rows, ``rows`` being their indices, int64."""
-        return ResetLayout(self.steps[rows], self.flags.index_select(1, rows), self.starts[rows])
+        steps = self.steps[rows]
+        return ResetLayout(
+            steps, _flatten(steps, len(steps)), self.flags[:, rows], self.starts[rows]
+        )
 
-    def flat_steps(self) -> th.Tensor:
-        """Index each step in the time-major flattened extended rows, ``[n_seq * n_steps]``."""
-        n_seq = len(self.steps)
-        rows = th.arange(n_seq, device=self.steps.device)
-        return (self.steps * n_seq + rows[:, None]).flatten()
+    def split(self, n_rows: int) -> list[ResetLayout]:
+        """Split into layouts of ``n_rows`` rows each, the last one taking what is left."""
+        n_seq, n_steps = self.steps.shape
+        flat_steps = _flatten(self.steps, n_rows)
+        parts = []
+        for start in range(0, n_seq, n_rows):
+            rows = slice(start, min(start + n_rows, n_seq))
+            steps, size = self.steps[rows], rows.stop - start
+            flat = (
+                flat_steps[start * n_steps : rows.stop * n_steps]
+                if size == n_rows
+                else _flatten(steps, size)
+            )
+            parts.append(ResetLayout(steps, flat, self.flags[:, rows], self.starts[rows]))
+        return parts
+
+
+def _flatten(steps: th.Tensor, n_rows: int) -> th.Tensor:
+    """Index steps in time-major flattened extended rows, of each group of ``n_rows`` rows."""
+    rows = th.arange(len(steps), device=steps.device) % n_rows
+    return (steps * n_rows + rows[:, None]).flatten()
 
 
 def zero_states(states: LSTMState, where: th.Tensor) -> LSTMState:
@@ -125,7 +149,10 @@ def lstm_step(
     :param episode_starts: ``[n_envs]``, bool; memory is zeroed first where true
     :return: the top layer's output ``[n_envs, hidden]`` and the states after the step
     """
-    hidden, cell = zero_states(states, episode_starts)
+    # On most steps no episode starts; on a GPU asking would cost more than masking.
+    if episode_starts.device.type != "cpu" or episode_starts.any():
+        states = zero_states(states, episode_starts)
+    hidden, cell = states
     hiddens, cells = [], []
     output = features
     for layer in range(lstm.num_layers):
@@ -135,12 +162,14 @@ def lstm_step(
         output, c = th.lstm_cell(output, (hidden[layer], cell[layer]), *_weights(lstm, layer))
         hiddens.append(output)
         cells.append(c)
+    if lstm.num_layers == 1:
+        return output, (output[None], c[None])
     return output, (th.stack(hiddens), th.stack(cells))
 
 
 def lstm_sequences(
     lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
-) -> tuple[th.Tensor, LSTMState]:
+) -> th.Tensor:
     """Run the LSTM over whole windows, zeroing its memory at every episode start.
 
     Equal to :func:`lstm_step` applied step by step, forward and backward, without a loop over time
@@ -149,7 +178,7 @@ def lstm_sequences(
     >>> lstm = nn.LSTM(3, 8)
     >>> starts = np.array([[1, 0, 0, 1, 0]])
     >>> layout = ResetLayout.from_episode_starts(starts)
-    >>> lstm_sequences(lstm, th.zeros(1, 5, 3), layout)[0].shape
+    >>> lstm_sequences(lstm, th.zeros(1, 5, 3), layout).shape
     torch.Size([1, 5, 8])
 
     :param lstm: unidirectional, without projections, any number of layers
@@ -157,11 +186,33 @@ def lstm_sequences(
     :param layout: the rows' episode starts
     :param states: the states that enter the first step, each ``[n_layers, n_seq, hidden]``; zeros
         when None. Where the first step starts an episode they are zeroed.
-    :return: the top layer's outputs ``[n_seq, n_steps, hidden]`` and the states after the last step
+    :return: the top layer's outputs ``[n_seq, n_steps, hidden]``
     """
-    n_seq, n_steps, _ = features.shape
+    hiddens, _ = _run_layers(lstm, features, layout, states)
+    return hiddens[-1].index_select(0, layout.flat_steps).view(*layout.steps.shape, -1)
+
+
+def lstm_sequences_and_states(
+    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
+) -> tuple[th.Tensor, LSTMState]:
+    """Run the LSTM like :func:`lstm_sequences` and return the states after the last step too."""
+    hiddens, cells = _run_layers(lstm, features, layout, states)
+    outputs = hiddens[-1].index_select(0, layout.flat_steps).view(*layout.steps.shape, -1)
+    # Hold steps keep the cell state, not the output: that one is read at the last real step.
+    last = layout.flat_steps.view_as(layout.steps)[:, -1]
+    return outputs, (th.stack([h.index_select(0, last) for h in hiddens]), th.cat(cells))
+
+
+def _run_layers(
+    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
+) -> tuple[list[th.Tensor], list[th.Tensor]]:
+    """Run all layers over the extended rows.
+
+    :return: each layer's outputs ``[length * n_seq, hidden]``, time-major, and its last cell state
+        ``[1, n_seq, hidden]``
+    """
+    n_seq, n_steps, n_features = features.shape
     length = len(layout.flags)
-    flat_steps = layout.flat_steps()
     if states is None:
         zeros = features.new_zeros(lstm.num_layers, n_seq, lstm.hidden_size)
         states = (zeros, zeros)
@@ -172,19 +223,18 @@ def lstm_sequences(
 
     # All inputs of a flagged step other than its flag must be exactly zero. Above the first layer
     # that needs nothing more: outputs of reset steps are zero, what a hold step adds is ignored.
-    flat_features = features.reshape(n_seq * n_steps, -1)
-    extended = features.new_zeros(length * n_seq, flat_features.shape[1])
-    output = extended.index_copy(0, flat_steps, flat_features).view(length, n_seq, -1)
+    extended = features.new_zeros(length * n_seq, n_features)
+    rows = features.reshape(n_seq * n_steps, n_features)
+    output = extended.index_copy(0, layout.flat_steps, rows)
     hiddens, cells = [], []
     for layer in range(lstm.num_layers):
         if layer > 0:
             output = _dropout(lstm, output)
         weights = _weights(lstm, layer)
-        weight_ih = th.cat((weights[0], columns), dim=1)
         output, _, cell = th.lstm(
-            th.cat((output, flags), dim=2),
+            th.cat((output.view(length, n_seq, -1), flags), dim=2),
             (states[0][layer : layer + 1], states[1][layer : layer + 1]),
-            (weight_ih, *weights[1:]),
+            (th.cat((weights[0], columns), dim=1), *weights[1:]),
             lstm.bias,
             1,  # one layer at a time: each needs the flag columns
             0.0,
@@ -192,18 +242,17 @@ def lstm_sequences(
             False,
             False,
         )
+        output = output.view(length * n_seq, -1)
         hiddens.append(output)
         cells.append(cell)
-    outputs = output.view(length * n_seq, -1).index_select(0, flat_steps)
-    # Hold steps keep the cell state, not the output: that one is read at the last real step.
-    last = layout.steps[:, -1] * n_seq + th.arange(n_seq, device=layout.steps.device)
-    hidden = th.stack([h.view(length * n_seq, -1).index_select(0, last) for h in hiddens])
-    return outputs.view(n_seq, n_steps, -1), (hidden, th.cat(cells))
+    return hiddens, cells
 
 
-def _weights(lstm: nn.LSTM, layer: int) -> tuple[th.Tensor, ...]:
+def _weights(lstm: nn.LSTM, layer: int) -> tuple[Any, ...]:
     """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases."""
-    return tuple(lstm.all_weights[layer])
+    n_weights = 4 if lstm.bias else 2
+    # What the public `all_weights` lists, without looking each of them up by name.
+    return tuple(lstm._flat_weights[n_weights * layer : n_weights * (layer + 1)])
 
 
 def _dropout(lstm: nn.LSTM, output: th.Tensor) -> th.Tensor:

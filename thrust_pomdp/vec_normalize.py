@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +13,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from thrust_pomdp.vec_env import GymnasiumVecEnv
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update_visible
 
 Array = NDArray[Any]
@@ -91,19 +92,26 @@ class VecNormalizeVisible(VecNormalize):
         else:
             self.observation_space = _as_float_box(space)
 
+    @staticmethod
+    def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:
+        """Load what :meth:`save` wrote, and wrap ``venv`` with it.
+
+        :raises ValueError: if the file holds a plain ``VecNormalize``, whose statistics have taken
+            blank frames for data
+        """
+        loaded = VecNormalize.load(load_path, venv)
+        if not isinstance(loaded, VecNormalizeVisible):
+            raise ValueError(
+                f"load_path must be a file saved by VecNormalizeVisible, {load_path} holds a "
+                f"{type(loaded).__name__}: use {type(loaded).__name__}.load for it"
+            )
+        return loaded
+
     def step_wait(self) -> VecEnvStepReturn:
         """Step, and normalise what is visible of frames, final frames and rewards."""
         obs, rewards, dones, infos = self.venv.step_wait()
         self.old_obs, self.old_reward = obs, rewards  # type: ignore[assignment]
-        # On an auto-reset step infos[i] describes the final frame of the episode that ended; the
-        # frame returned is the next episode's first, which reset_infos of the innermost VecEnv
-        # (a wrapper's own copy is never updated) describes.
-        reset_infos = self.venv.unwrapped.reset_infos
-        flags = [
-            (reset_infos[idx] if done else infos[idx]).get("blanked")
-            for idx, done in enumerate(dones)
-        ]
-        normalized = self._observe(obs, flags)
+        normalized = self._observe(obs, self._flags(infos, dones))
         if self.training:
             self._update_reward(rewards)
         rewards = self.normalize_reward(rewards)
@@ -121,21 +129,42 @@ class VecNormalizeVisible(VecNormalize):
         obs = self.venv.reset()
         self.old_obs = obs  # type: ignore[assignment]
         self.returns = np.zeros(self.num_envs)
-        flags = [info.get("blanked") for info in self.venv.unwrapped.reset_infos]
+        reset_infos = self.venv.unwrapped.reset_infos
+        flags = self._flags(reset_infos, np.ones(self.num_envs, dtype=bool))
         normalized: VecEnvObs = self._observe(obs, flags)
         return normalized
 
-    def _observe(self, obs: Any, flags: list[Any]) -> Any:
+    def _flags(self, infos: list[dict[str, Any]], dones: Mask) -> Sequence[Any]:
+        """Collect the flags of the frames last returned."""
+        if isinstance(self.venv, GymnasiumVecEnv) and self.venv.blanked is not None:
+            return self.venv.blanked  # type: ignore[return-value]
+        # On an auto-reset step infos[i] describes the final frame of the episode that ended; the
+        # frame returned is the next episode's first, which reset_infos of the innermost VecEnv
+        # (a wrapper's own copy is never updated) describes.
+        reset_infos = self.venv.unwrapped.reset_infos
+        return [
+            (reset_infos[idx] if done else infos[idx]).get("blanked")
+            for idx, done in enumerate(dones)
+        ]
+
+    def _observe(self, obs: Any, flags: Sequence[Any]) -> Any:
         """Update the statistics with a batch of frames, then normalise it."""
         if not self.norm_obs:
             return deepcopy(obs)
-        masks = {key: blank_mask(frames, of_key) for key, frames, of_key in self._parts(obs, flags)}
+        masks: dict[str | None, Mask]
+        if isinstance(flags, np.ndarray) and flags.ndim == 1 and not isinstance(obs, dict):
+            masks = {None: flags}
+        else:
+            parts = self._parts(obs, flags)
+            masks = {key: blank_mask(frames, of_key) for key, frames, of_key in parts}
         if self.training:
             for key, frames, _ in self._parts(obs, flags):
                 update_visible(self._statistics(key), frames, masks[key])
         return self._transform(obs, masks, self._normalize_obs)
 
-    def _parts(self, obs: Any, flags: list[Any]) -> list[tuple[str | None, Array, list[Any]]]:
+    def _parts(
+        self, obs: Any, flags: Sequence[Any]
+    ) -> list[tuple[str | None, Array, Sequence[Any]]]:
         """Split a batch into what has statistics of its own: the frame, or the normalised keys."""
         if isinstance(obs, dict):
             return [(key, obs[key], key_flags(flags, key)) for key in self.norm_obs_keys or ()]
@@ -148,13 +177,15 @@ class VecNormalizeVisible(VecNormalize):
         """Apply ``function(frames, statistics)`` to a batch, leaving blanked entries zero."""
         result = dict(deepcopy(obs)) if isinstance(obs, dict) else None
         for key, mask in masks.items():
-            frames = function(obs if key is None else obs[key], self._statistics(key))
-            frames = frames.astype(np.float32)
+            frames = np.asarray(function(obs if key is None else obs[key], self._statistics(key)))
             frames[mask] = 0.0
             if result is None:
                 return frames
             result[key] = frames
         return result
+
+    def _normalize_obs(self, obs: Array, obs_rms: RunningMeanStd) -> Array:
+        return super()._normalize_obs(obs, obs_rms).astype(np.float32)
 
     def normalize_obs(self, obs: Any, blanked: Any = None) -> Any:
         """Normalise observations without updating the statistics.
@@ -208,12 +239,11 @@ def _map(obs: Any, function: Any) -> Any:
 
 def _flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:
     """Split flags given for a batch into one per observation."""
-    if blanked is None:
-        return [None] * n_obs
     if isinstance(blanked, Mapping):
-        return [{key: flags[idx] for key, flags in blanked.items()} for idx in range(n_obs)]
-    if np.ndim(blanked) == 0:
-        return [bool(blanked)] * n_obs
+        by_key = {key: _flags_of_batch(flags, n_obs) for key, flags in blanked.items()}
+        return [{key: flags[idx] for key, flags in by_key.items()} for idx in range(n_obs)]
+    if not isinstance(blanked, (list, tuple)) and np.ndim(blanked) == 0:
+        return [blanked] * n_obs
     if len(blanked) != n_obs:
         raise ValueError(f"blanked must hold one flag per observation, {n_obs}, got {len(blanked)}")
     return list(blanked)

@@ -38,22 +38,28 @@ def blank_mask(frames: Array, flags: Sequence[Any]) -> Mask:
     :param frames: ``[n, *shape]``
     :param flags: one per frame; where it is None an exactly all-zero frame counts as blank
     :return: bool, ``[n]`` or, if any flag names components, ``[n, *shape]``
-    :raises ValueError: if a flag has another shape than its frame
+    :raises ValueError: if a flag is neither a bool nor has the shape of its frame
     """
     if all(isinstance(flag, (bool, np.bool_)) for flag in flags):
         return np.array(flags, dtype=bool)
-    masks = []
-    for frame, flag in zip(frames, flags, strict=True):
-        mask = np.asarray(not frame.any() if flag is None else flag, dtype=bool)
-        if mask.ndim > 0 and mask.shape != frame.shape:
-            raise ValueError(
-                f'info["blanked"] must be a bool or have the shape of the observation, '
-                f"{frame.shape}, got {mask.shape}"
-            )
-        masks.append(mask)
+    masks = [_frame_mask(frame, flag) for frame, flag in zip(frames, flags, strict=True)]
     if all(mask.ndim == 0 for mask in masks):
         return np.array(masks, dtype=bool)
     return np.stack([np.broadcast_to(m, f.shape) for m, f in zip(masks, frames, strict=True)])
+
+
+def _frame_mask(frame: Array, flag: Any) -> Mask:
+    """Return one frame's mask: a single bool, or one per component."""
+    if flag is None:
+        return np.asarray(not frame.any())
+    mask = np.asarray(flag)
+    # Anything else has a truth value too: a dict of flags, {"camera": False}, would read as blank.
+    if mask.dtype != np.bool_ or (mask.ndim > 0 and mask.shape != frame.shape):
+        raise ValueError(
+            f'info["blanked"] must be a bool or bools of the shape of the observation, '
+            f"{frame.shape}, got {flag!r} of shape {mask.shape}"
+        )
+    return mask
 
 
 def key_flags(flags: Sequence[Any], key: str) -> list[Any]:
@@ -64,15 +70,18 @@ def key_flags(flags: Sequence[Any], key: str) -> list[Any]:
 def update_visible(statistics: RunningStatistics, frames: Array, blanked: Mask) -> None:
     """Update running statistics with what is visible; what is blanked leaves them as they are.
 
-    With nothing blanked this is the plain update, bit for bit. With components blanked the count
-    becomes one number per component.
+    With nothing blanked this is the plain update, bit for bit. Once components are blanked the
+    count becomes one number per component.
 
     :param statistics: SB3's or Gymnasium's ``RunningMeanStd``
     :param frames: ``[n, *shape]``
     :param blanked: mask, ``[n]`` or ``[n, *shape]``
     """
+    if not blanked.any():
+        statistics.update(frames)
+        return
     if blanked.ndim == 1:
-        visible = frames if not blanked.any() else frames[~blanked]
+        visible = frames[~blanked]
         # An empty batch has mean NaN, and a running mean never recovers from one.
         if len(visible) > 0:
             statistics.update(visible)
@@ -82,7 +91,7 @@ def update_visible(statistics: RunningStatistics, frames: Array, blanked: Mask) 
     before = statistics.mean, statistics.var, statistics.count
     at_least_one = np.maximum(counts, 1)
     mean = np.where(seen, frames, 0).sum(axis=0) / at_least_one
-    var = np.where(seen, np.square(frames - mean), 0).sum(axis=0) / at_least_one
+    var = np.square(np.where(seen, frames, mean) - mean).sum(axis=0) / at_least_one
     statistics.update_from_moments(mean, var, counts)
     any_seen = counts > 0
     statistics.mean, statistics.var, statistics.count = (

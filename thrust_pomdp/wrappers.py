@@ -25,9 +25,9 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     them for evaluation.
 
     .. warning::
-        Put it outside what blanks frames and inside whatever tells the agent something about itself,
-        such as its last action: in here that would be erased on exactly the frames where it is
-        needed.
+        Put it outside what blanks frames and inside whatever tells the agent something about
+        itself, such as its last action: in here that would be erased on exactly the frames where it
+        is needed.
 
     >>> import gymnasium as gym, thrust_pomdp
     >>> env = NormalizeVisibleObservation(gym.make("FlickeringCartPole-v0", flicker_prob=1.0))
@@ -92,9 +92,14 @@ def _statistics(space: spaces.Space[Any]) -> RunningMeanStd:
 
 def _unbounded(space: spaces.Space[Any]) -> spaces.Space[Any]:
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _unbounded(sub) for key, sub in space.items()})
-    if isinstance(space, spaces.Box):
-        return spaces.Box(-np.inf, np.inf, shape=space.shape, dtype=np.float32)
-    raise ValueError(
-        f"env must have a Box observation space, or a Dict of Boxes, to be normalised, got {space}"
-    )
+        return spaces.Dict({key: _unbounded_box(part, space) for key, part in space.items()})
+    return _unbounded_box(space, space)
+
+
+def _unbounded_box(part: spaces.Space[Any], space: spaces.Space[Any]) -> spaces.Space[Any]:
+    if not isinstance(part, spaces.Box):
+        raise ValueError(
+            "env must have a Box observation space, or a Dict of Boxes, to be normalised, "
+            f"got {space}"
+        )
+    return spaces.Box(-np.inf, np.inf, shape=part.shape, dtype=np.float32)

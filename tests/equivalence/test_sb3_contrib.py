@@ -185,7 +185,7 @@ def test_log_keys_of_a_whole_run():
 
 
 class TestCarriedWindows:
-    """``window_state="carry"`` is their way: the same numbers in the windows after the first too."""
+    """``window_state="carry"`` is their way: the same numbers in later windows too."""
 
     @pytest.fixture(params=ARRANGEMENTS)
     def pair(self, request: pytest.FixtureRequest) -> Pair:

@@ -7,7 +7,13 @@ import pytest
 import torch as th
 from torch import nn
 
-from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step, zero_states
+from thrust_pomdp.sequences import (
+    ResetLayout,
+    lstm_sequences,
+    lstm_sequences_and_states,
+    lstm_step,
+    zero_states,
+)
 
 N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
 
@@ -74,10 +80,11 @@ class TestEqualsTheStepByStepLoop:
         features, states = make_inputs(n_layers, dtype)
         layout = ResetLayout.from_episode_starts(PATTERNS[pattern])
 
-        outputs, (hidden, cell) = lstm_sequences(lstm, features, layout, states)
+        outputs, (hidden, cell) = lstm_sequences_and_states(lstm, features, layout, states)
         expected, (expected_hidden, expected_cell) = loop(lstm, features, PATTERNS[pattern], states)
 
         th.testing.assert_close(outputs, expected, rtol=0, atol=tolerance)
+        assert th.equal(lstm_sequences(lstm, features, layout, states), outputs)
         th.testing.assert_close(hidden, expected_hidden, rtol=0, atol=tolerance)
         th.testing.assert_close(cell, expected_cell, rtol=0, atol=4 * tolerance)
 
@@ -92,7 +99,7 @@ class TestEqualsTheStepByStepLoop:
             loss = (outputs * weights).sum() + hidden.square().sum() + cell.square().sum()
             return th.autograd.grad(loss, [features, *states, *lstm.parameters()])
 
-        ours = gradients(lstm_sequences(lstm, features, layout, states))
+        ours = gradients(lstm_sequences_and_states(lstm, features, layout, states))
         expected = gradients(loop(lstm, features, PATTERNS[pattern], states))
         for gradient, expected_gradient in zip(ours, expected, strict=True):
             scale = max(1.0, expected_gradient.abs().max().item())
@@ -124,13 +131,13 @@ class TestNothingCrossesAnEpisodeStart:
         lstm = make_lstm(n_layers)
         features, states = make_inputs(n_layers, th.float32)
         layout = ResetLayout.from_episode_starts(self.PATTERN)
-        outputs, _ = lstm_sequences(lstm, features, layout, states)
+        outputs = lstm_sequences(lstm, features, layout, states)
         gradient, *state_gradients = th.autograd.grad(outputs[:, -1].sum(), [features, *states])
         assert (gradient[:, : self.START] == 0).all()
         assert (gradient[:, self.START :].abs().sum(dim=2) > 0).all()
         assert all((g == 0).all() for g in state_gradients)
 
-        first_episode = lstm_sequences(lstm, features, layout, states)[0][:, self.START - 1].sum()
+        first_episode = lstm_sequences(lstm, features, layout, states)[:, self.START - 1].sum()
         gradient, *state_gradients = th.autograd.grad(first_episode, [features, *states])
         assert (gradient[:, : self.START].abs().sum(dim=2) > 0).all()
         assert all((g.abs().sum(dim=2) > 0).all() for g in state_gradients)
@@ -144,7 +151,7 @@ class TestNothingCrossesAnEpisodeStart:
         changed = features.detach().clone()
         changed[:, : self.START] = scale * th.randn_like(changed[:, : self.START])
         before, after = (
-            lstm_sequences(lstm, inputs, layout, states)[0] for inputs in (features, changed)
+            lstm_sequences(lstm, inputs, layout, states) for inputs in (features, changed)
         )
         assert not th.equal(before[:, : self.START], after[:, : self.START])
         assert th.equal(before[:, self.START :], after[:, self.START :])
@@ -153,8 +160,8 @@ class TestNothingCrossesAnEpisodeStart:
         lstm = make_lstm()
         features, states = make_inputs(1, th.float32)
         layout = ResetLayout.from_episode_starts(PATTERNS["first step"])
-        outputs, _ = lstm_sequences(lstm, features, layout, states)
-        from_zero, _ = lstm_sequences(lstm, features, layout)
+        outputs = lstm_sequences(lstm, features, layout, states)
+        from_zero = lstm_sequences(lstm, features, layout)
         assert th.equal(outputs[[0, 2]], from_zero[[0, 2]])
         assert not th.equal(outputs[[1, 3]], from_zero[[1, 3]])
 
@@ -184,14 +191,27 @@ class TestLayout:
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
         lstm = make_lstm()
         features, states = make_inputs(1, th.float32)
-        outputs, _ = lstm_sequences(lstm, features, layout, states)
+        outputs = lstm_sequences(lstm, features, layout, states)
         rows = th.tensor([2, 0])
         some_states = (states[0][:, rows], states[1][:, rows])
-        some, _ = lstm_sequences(lstm, features[rows], layout.select(rows), some_states)
+        some = lstm_sequences(lstm, features[rows], layout.select(rows), some_states)
         th.testing.assert_close(some, outputs[rows], rtol=0, atol=1e-6)
 
+    @pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 9])
+    def test_splitting_equals_selecting(self, n_rows):
+        layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
+        parts = layout.split(n_rows)
+        assert len(parts) == -(-N_SEQ // n_rows)
+        for number, part in enumerate(parts):
+            rows = th.arange(N_SEQ)[number * n_rows : (number + 1) * n_rows]
+            expected = layout.select(rows)
+            assert th.equal(part.steps, expected.steps)
+            assert th.equal(part.flat_steps, expected.flat_steps)
+            assert th.equal(part.flags, expected.flags)
+            assert th.equal(part.starts, expected.starts)
+
     def test_every_step_lies_at_a_place_of_its_own(self):
-        flat = ResetLayout.from_episode_starts(PATTERNS["scattered"]).flat_steps()
+        flat = ResetLayout.from_episode_starts(PATTERNS["scattered"]).flat_steps
         assert len(flat) == N_SEQ * N_STEPS
         assert len(flat.unique()) == len(flat)
 
@@ -215,10 +235,10 @@ class TestDropout:
         lstm = nn.LSTM(N_FEATURES, HIDDEN, num_layers=2, dropout=0.5)
         features, states = make_inputs(2, th.float32)
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
-        first, second = (lstm_sequences(lstm, features, layout, states)[0] for _ in range(2))
+        first, second = (lstm_sequences(lstm, features, layout, states) for _ in range(2))
         assert not th.equal(first, second)
         lstm.eval()
-        first, second = (lstm_sequences(lstm, features, layout, states)[0] for _ in range(2))
+        first, second = (lstm_sequences(lstm, features, layout, states) for _ in range(2))
         assert th.equal(first, second)
 
 
@@ -230,6 +250,6 @@ class TestOnCuda:
         pattern = PATTERNS["scattered"]
         layout = ResetLayout.from_episode_starts(pattern, "cuda")
         on_gpu = features.detach().cuda(), tuple(state.detach().cuda() for state in states)
-        outputs, _ = lstm_sequences(lstm, on_gpu[0], layout, on_gpu[1])
+        outputs = lstm_sequences(lstm, on_gpu[0], layout, on_gpu[1])
         expected, _ = loop(lstm.cpu(), features, pattern, states)
         th.testing.assert_close(outputs.cpu(), expected, rtol=0, atol=1e-4)

@@ -227,9 +227,9 @@ class FlickeringCartPoleEnv(_SensedCartPoleEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start a new episode; a seed restarts the blanking stream too, no seed continues it."""
+        obs, info = super().reset(seed=seed, options=options)
         if seed is not None:
             self._flicker.seed(seed)
-        obs, info = super().reset(seed=seed, options=options)
         return self._blank(obs, info, self._flicker.first_frame()), info
 
     @staticmethod

@@ -12,7 +12,6 @@ import numpy as np
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule, safe_mean
@@ -22,6 +21,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp import registration
 from thrust_pomdp.experiment.recipes import Recipe, recipe_for
 from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.vec_env import make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
 #: Episodes whose mean is a point of the learning curve (SB3's ``stats_window_size``).

@@ -1,0 +1,408 @@
+"""Measure training speed against sb3-contrib's RecurrentPPO and SB3's memoryless PPO.
+
+    python scripts/benchmark.py --out results/benchmark
+    python scripts/benchmark.py --settings shared --lengths 100 --pairs 3 --out results/quick
+
+All contenders run in one process, in turn, window by window, so that a machine that drifts slows
+all alike; what counts are ratios of neighbouring windows. Episodes last exactly 20, 100 or 500
+steps and the learning rate is 0, so that speed does not depend on who learns faster. Each contender
+is measured with one and with two torch threads and the better of the two counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import sb3_contrib
+import stable_baselines3 as sb3
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+import thrust_pomdp
+from thrust_pomdp.envs import FlickeringCartPoleEnv
+from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
+from thrust_pomdp.vec_env import GymnasiumVecEnv
+
+LENGTHS = (20, 100, 500)
+THREADS = (1, 2)
+
+
+# ------------------------------------------------------------- environments with a fixed length
+
+
+class FixedLength(gym.Wrapper):
+    """Terminates every episode after ``length`` steps; the first one starts ``ahead``."""
+
+    def __init__(self, env: gym.Env, length: int, ahead: int) -> None:
+        super().__init__(env)
+        self.length, self.steps, self.ahead = length, 0, ahead
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps, self.ahead = self.ahead, 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = self.env.step(action)
+        self.steps += 1
+        return obs, reward, self.steps >= self.length, False, info
+
+
+class FixedLengthVector(FlickeringCartPoleVectorEnv):
+    """The native twin: nobody falls, and the time limit counts as termination."""
+
+    def __init__(self, num_envs: int, length: int) -> None:
+        super().__init__(num_envs, max_episode_steps=length, autoreset_mode="SameStep")
+        nobody = np.zeros(num_envs, dtype=bool)
+        self.physics.fallen = lambda: nobody.copy()  # type: ignore[method-assign]
+        self._ahead: Any = np.arange(num_envs) * length // num_envs
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        self._deadlines -= self._ahead
+        self._ahead = 0
+        return result
+
+    def step(self, actions: Any) -> Any:
+        obs, rewards, terminations, truncations, infos = super().step(actions)
+        return obs, rewards, truncations, terminations, infos
+
+
+class PositionOnly(gym.ObservationWrapper):
+    """Pendulum without its velocity, an environment that is not ours."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        low, high = env.observation_space.low[:2], env.observation_space.high[:2]
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[:2]
+
+
+def cartpole() -> gym.Env:
+    env = FlickeringCartPoleEnv()
+    env.x_threshold = env.theta_threshold_radians = math.inf
+    return env
+
+
+def pendulum() -> gym.Env:
+    return PositionOnly(gym.make("Pendulum-v1").unwrapped)
+
+
+def sb3_env(make: Callable[[], gym.Env], n_envs: int, length: int) -> VecEnv:
+    """The vector environment that SB3's users have."""
+    fns = [
+        lambda rank=rank: Monitor(FixedLength(make(), length, ahead=rank * length // n_envs))
+        for rank in range(n_envs)
+    ]
+    venv = DummyVecEnv(fns)
+    venv.seed(0)
+    return venv
+
+
+def our_env(n_envs: int, length: int) -> VecEnv:
+    """What ``thrust_pomdp.make_vec_env`` returns for our ids."""
+    venv = GymnasiumVecEnv(FixedLengthVector(n_envs, length))
+    venv.seed(0)
+    return venv
+
+
+# ------------------------------------------------------------------------------------ settings
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: everybody does the same amount of work.
+
+    :param n_lstms: 1 for a shared LSTM (trained by both losses in ours, by the actor in theirs), 2
+    :param sequences: whole windows in a minibatch
+    :param ours_everywhere: all contenders on our vector environment
+    """
+
+    name: str
+    title: str
+    goal: str
+    n_envs: int = 16
+    n_steps: int = 128
+    hidden: int = 64
+    n_lstms: int = 1
+    n_epochs: int = 4
+    sequences: int = 4
+    ours_everywhere: bool = False
+    foreign: bool = False
+    memoryless: bool = False
+    heads: tuple[int, ...] = ()
+
+
+SETTINGS = (
+    Setting("shared", "16 x 128, H=64 shared, each on its own vector env", ">= 8", memoryless=True),
+    Setting("shared-our-env", "the same, both on ours", ">= 6", ours_everywhere=True),
+    Setting("separate", "separate actor and critic LSTMs", ">= 8", n_lstms=2),
+    Setting("defaults", "sb3-contrib's defaults: 8 x 128, H=256, two LSTMs", ">= 3", n_envs=8,
+            hidden=256, n_lstms=2, n_epochs=10, sequences=1, heads=(64, 64)),
+    Setting("64-envs", "64 x 128, H=64 shared, 16 sequences", ">= 10", n_envs=64, sequences=16),
+    Setting("foreign", "masked Pendulum (not ours), SB3's vector env", ">= 4", foreign=True),
+)  # fmt: skip
+
+
+def lstm_kwargs(setting: Setting, library: Any) -> dict[str, Any]:
+    kwargs: dict[str, Any] = {
+        "lstm_hidden_size": setting.hidden,
+        "net_arch": {"pi": list(setting.heads), "vf": list(setting.heads)},
+    }
+    if setting.n_lstms == 1 and library is thrust_pomdp:
+        kwargs["shared_lstm_critic_gradient"] = True
+    elif setting.n_lstms == 1:
+        kwargs.update(shared_lstm=True, enable_critic_lstm=False)
+    return kwargs
+
+
+def make_model(who: str, setting: Setting, length: int) -> OnPolicyAlgorithm:
+    """Make a contender, ready to collect and train."""
+    if setting.foreign:
+        env = sb3_env(pendulum, setting.n_envs, length)
+    elif who == "ours" or setting.ours_everywhere:
+        env = our_env(setting.n_envs, length)
+    else:
+        env = sb3_env(cartpole, setting.n_envs, length)
+    common = {
+        "env": env,
+        "n_steps": setting.n_steps,
+        "batch_size": setting.sequences * setting.n_steps,
+        "n_epochs": setting.n_epochs,
+        "learning_rate": 0.0,
+        "seed": 0,
+        "device": "cpu",
+    }
+    if who == "memoryless":
+        model: OnPolicyAlgorithm = sb3.PPO("MlpPolicy", **common)
+    else:
+        library = thrust_pomdp if who == "ours" else sb3_contrib
+        model = library.RecurrentPPO(
+            "MlpLstmPolicy", policy_kwargs=lstm_kwargs(setting, library), **common
+        )
+    model.set_logger(configure(None, []))
+    _, callback = model._setup_learn(10**9)
+    callback.on_training_start({}, {})
+    model.benchmark_callback = callback  # type: ignore[attr-defined]
+    return model
+
+
+class Window(NamedTuple):
+    """Seconds that one window took."""
+
+    collect: float
+    train: float
+
+    @property
+    def total(self) -> float:
+        return self.collect + self.train
+
+
+def one_window(model: OnPolicyAlgorithm, threads: int) -> Window:
+    th.set_num_threads(threads)
+    start = time.perf_counter()
+    model.collect_rollouts(model.env, model.benchmark_callback, model.rollout_buffer, model.n_steps)
+    collected = time.perf_counter()
+    model.train()
+    return Window(collected - start, time.perf_counter() - collected)
+
+
+# ---------------------------------------------------------------------------------- measuring
+
+
+class Row(NamedTuple):
+    """One contender in one setting at one episode length, with its better number of threads.
+
+    Ratios are theirs divided by ours, medians over pairs of neighbouring windows with their least
+    and greatest; ``ratio_collect`` and ``ratio_train`` are of the two parts.
+    """
+
+    setting: str
+    length: int
+    who: str
+    threads: int
+    steps_per_second: float
+    collect_ms: float
+    train_ms: float
+    ratio: float
+    ratio_min: float
+    ratio_max: float
+    ratio_collect: float
+    ratio_train: float
+
+
+def measure(setting: Setting, length: int, pairs: int) -> list[Row]:
+    """Run all contenders of a setting in turn."""
+    names = ["ours", "sb3-contrib", *(["memoryless"] if setting.memoryless else [])]
+    models = {who: make_model(who, setting, length) for who in names}
+    for model in models.values():
+        one_window(model, 1)  # the first one builds primitives and caches
+    windows: dict[tuple[str, int], list[Window]] = {}
+    for _ in range(pairs):
+        for who, model in models.items():
+            for threads in THREADS:
+                windows.setdefault((who, threads), []).append(one_window(model, threads))
+    for model in models.values():
+        assert model.env is not None
+        model.env.close()
+
+    def best(who: str) -> int:
+        return min(THREADS, key=lambda n: statistics.median(w.total for w in windows[who, n]))
+
+    ours = windows["ours", best("ours")]
+    steps = setting.n_envs * setting.n_steps
+    rows = []
+    for who in names:
+        theirs = windows[who, best(who)]
+        ratios = [b.total / a.total for a, b in zip(ours, theirs, strict=True)]
+        parts = [
+            statistics.median(getattr(b, part) / getattr(a, part)
+                              for a, b in zip(ours, theirs, strict=True))
+            for part in ("collect", "train")
+        ]  # fmt: skip
+        rows.append(
+            Row(
+                setting.name,
+                length,
+                who,
+                best(who),
+                steps / statistics.median(w.total for w in theirs),
+                1e3 * statistics.median(w.collect for w in theirs),
+                1e3 * statistics.median(w.train for w in theirs),
+                statistics.median(ratios),
+                min(ratios),
+                max(ratios),
+                *parts,
+            )
+        )
+    return rows
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def summary(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
+    """The README's table: ratios of steps per second, geometric mean over the episode lengths."""
+    lines = [
+        "| setting | against | goal | ratio | by episode length | collecting | training |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for setting in settings:
+        for who, goal in (("sb3-contrib", setting.goal), ("memoryless", ">= 1")):
+            chosen = [row for row in rows if (row.setting, row.who) == (setting.name, who)]
+            if not chosen:
+                continue
+            by_length = ", ".join(
+                f"{row.length}: {row.ratio:.1f} ({row.ratio_min:.1f}-{row.ratio_max:.1f})"
+                for row in chosen
+            )
+            against = "SB3's memoryless PPO" if who == "memoryless" else who
+            lines.append(
+                f"| {setting.title} | {against} | {goal} "
+                f"| **{geometric_mean([row.ratio for row in chosen]):.1f}** | {by_length} "
+                f"| {geometric_mean([row.ratio_collect for row in chosen]):.1f} "
+                f"| {geometric_mean([row.ratio_train for row in chosen]):.1f} |"
+            )
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    names = ("torch", "numpy", "gymnasium", "stable_baselines3", "sb3_contrib")
+    versions = ", ".join(f"{name} {sys.modules[name].__version__}" for name in names)
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line),
+        platform.processor(),
+    )
+    return (
+        f"{platform.system()} {platform.machine()}, {cpu}, Python {platform.python_version()}, "
+        f"{versions}"
+    )
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def plot(rows: Sequence[Row], settings: Sequence[Setting], path: Path) -> None:
+    """Bars of steps per second, each contender in each setting, mean over the episode lengths."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    colours = {"ours": "#0072B2", "sb3-contrib": "#D55E00", "memoryless": "0.65"}
+    labels = {"ours": "thrust_pomdp", "sb3-contrib": "sb3-contrib RecurrentPPO",
+              "memoryless": "SB3 PPO (no memory)"}  # fmt: skip
+    for number, setting in enumerate(settings):
+        names = list(dict.fromkeys(row.who for row in rows if row.setting == setting.name))
+        for position, who in enumerate(names):
+            speed = geometric_mean(
+                [r.steps_per_second for r in rows if (r.setting, r.who) == (setting.name, who)]
+            )
+            x = number + 0.28 * (position - (len(names) - 1) / 2)
+            bar = axes.bar(x, speed, width=0.26, color=colours[who])
+            axes.bar_label(bar, [f"{speed / 1000:.1f}k"], fontsize=7, padding=2)
+    axes.set_xticks(range(len(settings)), [setting.name for setting in settings])
+    axes.set_ylabel("environment steps per second")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        handles=[axes.bar(0, 0, color=colours[who], label=labels[who]) for who in colours],
+        frameon=False,
+    )
+    figure.savefig(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    by_name = {setting.name: setting for setting in SETTINGS}
+    parser.add_argument("--settings", nargs="+", choices=list(by_name), default=list(by_name))
+    parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
+    parser.add_argument("--pairs", type=int, default=5, help="windows of each contender")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    args = parser.parse_args(arguments)
+    settings = [by_name[name] for name in args.settings]
+    args.out.mkdir(parents=True, exist_ok=True)
+    print(machine(), flush=True)
+    rows: list[Row] = []
+    for setting in settings:
+        for length in args.lengths:
+            rows += measure(setting, length, args.pairs)
+            print(*(f"{r.setting} {r.length} {r.who}: {r.steps_per_second:,.0f} steps/s "
+                    f"({r.threads} thread(s); collect {r.collect_ms:.0f} ms, train "
+                    f"{r.train_ms:.0f} ms)" for r in rows[-3:] if r.length == length
+                    and r.setting == setting.name), sep="\n", flush=True)  # fmt: skip
+    with (args.out / "speed.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["# " + machine()])
+        writer.writerow(Row._fields)
+        writer.writerows([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in rows)
+    plot(rows, settings, args.out / "speed.png")
+    print(f"\n{summary(rows, settings)}\n\nWritten: {args.out}/speed.csv, {args.out}/speed.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
