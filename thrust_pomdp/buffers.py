@@ -53,7 +53,7 @@ class SequenceBatch(NamedTuple):
     layout: ResetLayout
 
     def select(self, rows: th.Tensor) -> SequenceBatch:
-        """Return copies of the windows of the environments ``rows``, int64 indices, in that order."""
+        """Return copies of the windows of some environments, ``rows`` being int64 indices."""
         return self._take(rows, self.layout.select(rows))
 
     def split(self, n_rows: int) -> Generator[SequenceBatch, None, None]:
@@ -180,15 +180,15 @@ class _SequenceStorage:
         step = self.pos
         if isinstance(self.observations, dict):
             for key, storage in self.observations.items():
-                storage[step] = np.reshape(obs[key], storage.shape[1:])
+                _put(storage[step], obs[key])
         else:
-            self.observations[step] = np.reshape(obs, self.observations.shape[1:])
-        self.actions[step] = np.reshape(action, self.actions.shape[1:])
+            _put(self.observations[step], obs)
+        _put(self.actions[step], action)
         self.rewards[step] = reward
         self.episode_starts[step] = episode_start
-        self.values[step] = value.detach().cpu().numpy().reshape(-1)
-        self.log_probs[step] = log_prob.detach().cpu().numpy().reshape(-1)
-        self.pos += 1
+        _put(self.values[step], value.detach().cpu().numpy())
+        _put(self.log_probs[step], log_prob.detach().cpu().numpy())
+        self.pos = step + 1
         self.full = self.pos == self.buffer_size
         self._batch = None
 
@@ -391,6 +391,11 @@ class _SequenceStorage:
         return self.to_minibatches(
             sequences_per_minibatch(batch_size, self.buffer_size, self.n_envs)
         )
+
+
+def _put(row: Array, array: Any) -> None:
+    """Write one step's numbers into a row of the storage, whatever their shape."""
+    row[...] = array if np.shape(array) == row.shape else np.reshape(array, row.shape)
 
 
 def _copy(tensor: th.Tensor) -> th.Tensor:

@@ -48,7 +48,8 @@ def ppo_losses(
     )
     advantages = batch.advantages
     if normalize_advantage and advantages.numel() > 1:  # one number has no spread
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        std, mean = th.std_mean(advantages)
+        advantages = (advantages - mean) / (std + 1e-8)
 
     log_ratio = log_prob - batch.old_log_prob
     ratio = th.exp(log_ratio)

@@ -58,6 +58,7 @@ from thrust_pomdp.policies import (
 )
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.step_infos import StepInfos
+from thrust_pomdp.stepping import make_step
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -317,6 +318,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         lstm_states = self._last_lstm_states
         if self.window_state == "zero" or lstm_states is None:
             lstm_states = self.policy.zero_states(env.num_envs)
+        step = make_step(self.policy)
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
@@ -325,7 +327,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
             episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
             with th.no_grad(), naming_non_finite_obs(self._last_obs, n_steps):
-                actions_tensor, values, log_probs, lstm_states = self.policy(
+                actions_tensor, values, log_probs, lstm_states = step(
                     obs_tensor, entering_states, episode_starts
                 )
             actions = actions_tensor.cpu().numpy()

@@ -159,7 +159,7 @@ def lstm_step(
         if layer > 0:
             output = _dropout(lstm, output)
         # The fused cell costs half of an nn.LSTM call on one step.
-        output, c = th.lstm_cell(output, (hidden[layer], cell[layer]), *_weights(lstm, layer))
+        output, c = th.lstm_cell(output, (hidden[layer], cell[layer]), *lstm_weights(lstm, layer))
         hiddens.append(output)
         cells.append(c)
     if lstm.num_layers == 1:
@@ -230,7 +230,7 @@ def _run_layers(
     for layer in range(lstm.num_layers):
         if layer > 0:
             output = _dropout(lstm, output)
-        weights = _weights(lstm, layer)
+        weights = lstm_weights(lstm, layer)
         output, _, cell = th.lstm(
             th.cat((output.view(length, n_seq, -1), flags), dim=2),
             (states[0][layer : layer + 1], states[1][layer : layer + 1]),
@@ -248,7 +248,7 @@ def _run_layers(
     return hiddens, cells
 
 
-def _weights(lstm: nn.LSTM, layer: int) -> tuple[Any, ...]:
+def lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Any, ...]:
     """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases."""
     n_weights = 4 if lstm.bias else 2
     # What the public `all_weights` lists, without looking each of them up by name.

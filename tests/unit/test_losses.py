@@ -1,0 +1,121 @@
+"""PPO's loss against its definition, terms and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch as th
+
+from thrust_pomdp.buffers import SequenceBatch
+from thrust_pomdp.losses import ppo_losses
+
+SHAPE = (3, 40)
+
+
+class FixedOutputs:
+    """Stands for a policy: its outputs are leaves, so that their gradients can be read."""
+
+    def __init__(self, batch: SequenceBatch, closed_form: bool) -> None:
+        generator = th.Generator().manual_seed(1)
+
+        def near(tensor: th.Tensor) -> th.Tensor:
+            moved = tensor + 0.3 * th.randn(SHAPE, generator=generator, dtype=th.float64)
+            return moved.requires_grad_()
+
+        self.values, self.log_prob = near(batch.old_values), near(batch.old_log_prob)
+        self.entropy = near(th.ones(SHAPE, dtype=th.float64)) if closed_form else None
+
+    def evaluate_sequences(self, *args):
+        return self.values, self.log_prob, self.entropy
+
+    def gradients(self, loss: th.Tensor) -> list[th.Tensor]:
+        leaves = [self.log_prob, self.values]
+        return list(
+            th.autograd.grad(loss, leaves + ([self.entropy] if self.entropy is not None else []))
+        )
+
+
+@pytest.fixture
+def batch() -> SequenceBatch:
+    generator = th.Generator().manual_seed(0)
+
+    def random() -> th.Tensor:
+        return th.randn(SHAPE, generator=generator, dtype=th.float64)
+
+    return SequenceBatch(
+        observations=th.zeros(SHAPE), actions=th.zeros(SHAPE), old_values=random(),
+        old_log_prob=random(), advantages=random(), returns=random(),
+        episode_starts=th.zeros(SHAPE), initial_state=None, layout=None,
+    )  # fmt: skip
+
+
+def definition(policy, batch, clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage):
+    """SB3's PPO loss, as its train() writes it."""
+    advantages = batch.advantages
+    if normalize_advantage:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = th.exp(policy.log_prob - batch.old_log_prob)
+    clipped = th.clamp(ratio, 1 - clip_range, 1 + clip_range)
+    policy_loss = -th.min(advantages * ratio, advantages * clipped).mean()
+    values = policy.values
+    if clip_range_vf is not None:
+        values = batch.old_values + th.clamp(
+            values - batch.old_values, -clip_range_vf, clip_range_vf
+        )
+    value_loss = th.nn.functional.mse_loss(batch.returns, values)
+    entropy = policy.entropy
+    entropy_loss = -th.mean(-policy.log_prob) if entropy is None else -th.mean(entropy)
+    clip_fraction = th.mean((th.abs(ratio - 1) > clip_range).double())
+    log_ratio = policy.log_prob - batch.old_log_prob
+    approx_kl = th.mean((th.exp(log_ratio) - 1) - log_ratio)
+    loss = policy_loss + ent_coef * entropy_loss + vf_coef * value_loss
+    return loss, policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl
+
+
+@pytest.mark.parametrize("clip_range_vf", [None, 0.2])
+@pytest.mark.parametrize("ent_coef", [0.0, 0.1])
+@pytest.mark.parametrize("normalize_advantage", [True, False])
+@pytest.mark.parametrize("closed_form", [True, False])
+def test_terms_and_gradients(batch, clip_range_vf, ent_coef, normalize_advantage, closed_form):
+    settings = {
+        "clip_range": 0.2,
+        "clip_range_vf": clip_range_vf,
+        "ent_coef": ent_coef,
+        "vf_coef": 0.7,
+        "normalize_advantage": normalize_advantage,
+    }
+    policy = FixedOutputs(batch, closed_form)
+    ours = ppo_losses(policy, batch, **settings)
+    expected = definition(policy, batch, **settings)
+    for name, term, expected_term in zip(ours._fields, ours, expected, strict=True):
+        th.testing.assert_close(term.double(), expected_term, rtol=0, atol=1e-7, msg=name)
+    for gradient, expected_gradient in zip(
+        policy.gradients(ours.loss), policy.gradients(expected[0]), strict=True
+    ):
+        th.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-12)
+    assert 0.05 < ours.clip_fraction < 0.95  # both sides of the clip are met
+
+
+def test_the_gradient_is_scaled_by_what_comes_from_above(batch):
+    policy = FixedOutputs(batch, closed_form=True)
+    settings = {"clip_range": 0.2, "clip_range_vf": 0.2, "ent_coef": 0.1, "vf_coef": 0.7,
+                "normalize_advantage": True}  # fmt: skip
+    once = policy.gradients(ppo_losses(policy, batch, **settings).loss)
+    thrice = policy.gradients(3 * ppo_losses(policy, batch, **settings).loss)
+    for single, triple in zip(once, thrice, strict=True):
+        th.testing.assert_close(3 * single, triple)
+
+
+def test_on_the_first_pass_the_ratio_is_one_and_nothing_is_clipped(batch):
+    policy = FixedOutputs(batch, closed_form=True)
+    with th.no_grad():
+        policy.log_prob.copy_(batch.old_log_prob)
+        policy.values.copy_(batch.old_values)
+    settings = {"clip_range": 0.2, "clip_range_vf": 0.2, "ent_coef": 0.0, "vf_coef": 1.0,
+                "normalize_advantage": False}  # fmt: skip
+    ours = ppo_losses(policy, batch, **settings)
+    assert ours.clip_fraction == 0
+    assert ours.approx_kl == 0
+    assert ours.policy_loss.item() == pytest.approx(-batch.advantages.mean().item())
+    log_prob, values, _ = policy.gradients(ours.loss)
+    th.testing.assert_close(log_prob, -batch.advantages / batch.advantages.numel())
+    th.testing.assert_close(values, 2 * (batch.old_values - batch.returns) / values.numel())

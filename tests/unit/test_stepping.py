@@ -1,0 +1,123 @@
+"""The prepared step against ``policy.forward``: the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+
+from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
+from thrust_pomdp.stepping import make_step
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+PREPARED = {
+    "separate": {},
+    "shared": {"shared_lstm": True, "enable_critic_lstm": False},
+    "shared, critic's gradient": {"shared_lstm_critic_gradient": True},
+    "critic without memory": {"enable_critic_lstm": False},
+    "no heads": {"net_arch": []},
+    "one head": {"net_arch": {"pi": [7], "vf": []}},
+    "no bias": {"lstm_kwargs": {"bias": False}},
+}
+
+
+def make(obs=VECTOR, actions=None, cls=MlpLstmPolicy, **kwargs) -> MlpLstmPolicy:
+    th.manual_seed(0)
+    policy = cls(
+        obs,
+        spaces.Discrete(3) if actions is None else actions,
+        lambda _: 1e-3,
+        **{"lstm_hidden_size": 8, **kwargs},
+    )
+    with th.no_grad():
+        policy.action_net.weight.mul_(100)
+    return policy
+
+
+def outputs(step, policy, obs_shape=(3,), dtype=th.float32):
+    """Everything a few steps give, with episodes that start in between."""
+    th.manual_seed(5)
+    generator = th.Generator().manual_seed(1)
+    states, given = policy.zero_states(4), []
+    with th.no_grad():
+        for number in range(6):
+            obs = th.randn(4, *obs_shape, generator=generator).to(dtype)
+            starts = th.tensor([number == 0, number == 2, False, number in (2, 3)])
+            actions, values, log_prob, states = step(obs, states, starts)
+            given += [actions, values, log_prob, *states.pi, *states.vf]
+    return given
+
+
+@pytest.mark.parametrize("case", PREPARED)
+def test_gives_what_forward_gives(case):
+    policy = make(**PREPARED[case])
+    step = make_step(policy)
+    assert step is not policy  # else nothing is compared
+    for ours, expected in zip(outputs(step, policy), outputs(policy, policy), strict=True):
+        assert th.equal(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.Box(-1, 1, (2, 3), np.float32), th.float32),
+        (spaces.Box(-1, 1, (3,), np.float64), th.float64),
+        (spaces.Box(-9, 9, (3,), np.int32), th.int32),
+    ],
+)
+def test_other_vectors(space, dtype):
+    policy = make(space)
+    step = make_step(policy)
+    assert step is not policy
+    for ours, expected in zip(
+        outputs(step, policy, space.shape, dtype),
+        outputs(policy, policy, space.shape, dtype),
+        strict=True,
+    ):
+        assert th.equal(ours, expected)
+
+
+def test_weights_that_change_in_place_are_followed():
+    policy = make()
+    step = make_step(policy)
+    before = outputs(step, policy)
+    with th.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1)
+    after = outputs(step, policy)
+    assert not th.equal(before[1], after[1])
+    for ours, expected in zip(after, outputs(policy, policy), strict=True):
+        assert th.equal(ours, expected)
+
+
+class TestLeftToForward:
+    class Mine(MlpLstmPolicy):
+        def _heads(self, memory_pi, memory_vf):
+            return super()._heads(memory_pi, memory_vf)
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            lambda: make(actions=spaces.Box(-1, 1, (2,), np.float32)),
+            lambda: make(actions=spaces.MultiBinary(3)),
+            lambda: make(spaces.Discrete(4)),
+            lambda: make(n_lstm_layers=2),
+            lambda: make(share_features_extractor=False),
+            lambda: make(spaces.Box(0, 255, (3, 36, 36), np.uint8), cls=CnnLstmPolicy),
+            lambda: make(cls=TestLeftToForward.Mine),
+        ],
+    )
+    def test_what_is_not_prepared(self, policy):
+        policy = policy()
+        assert make_step(policy) is policy
+
+    def test_a_method_replaced_on_the_object(self):
+        policy = make()
+        policy.forward = policy.forward
+        assert make_step(policy) is policy
+
+    def test_a_policy_with_hooks(self):
+        policy = make()
+        policy.action_net.register_forward_hook(lambda *args: None)
+        assert make_step(policy) is policy
