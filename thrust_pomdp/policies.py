@@ -28,6 +28,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.observations import map_obs
 from thrust_pomdp.sequences import (
     LSTMState,
     ResetLayout,
@@ -324,7 +325,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         n_envs, n_steps = actions.shape[:2]
         if isinstance(episode_starts, th.Tensor):
             episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
-        pi_features, vf_features = self._both_features(_flatten_steps(obs))
+        pi_features, vf_features = self._both_features(
+            map_obs(lambda part: part.flatten(end_dim=1), obs)
+        )
 
         def remember(lstm: nn.LSTM, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
             sequences = features.view(n_envs, n_steps, -1)
@@ -510,13 +513,6 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
         return th.as_tensor(starts, device=self.device)
-
-
-def _flatten_steps(obs: PyTorchObs) -> PyTorchObs:
-    """Turn ``[n_envs, n_steps, ...]`` into ``[n_envs * n_steps, ...]``."""
-    if isinstance(obs, dict):
-        return {key: value.flatten(end_dim=1) for key, value in obs.items()}
-    return obs.flatten(end_dim=1)
 
 
 def _check_lstm_arguments(

@@ -50,6 +50,7 @@ from thrust_pomdp.checks import (
     naming_non_finite_obs,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
+from thrust_pomdp.observations import stack_obs
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -414,7 +415,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         ]
         if not truncated:
             return rewards
-        final_obs = _stack([infos[idx]["terminal_observation"] for idx in truncated])
+        final_obs = stack_obs([infos[idx]["terminal_observation"] for idx in truncated])
         rows = th.as_tensor(truncated, device=self.device)
         states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
         with th.no_grad():
@@ -518,10 +519,3 @@ class RecurrentPPO(OnPolicyAlgorithm):
             reset_num_timesteps=reset_num_timesteps,
             progress_bar=progress_bar,
         )
-
-
-def _stack(observations: list[Any]) -> Any:
-    """Stack observations of several environments, key by key where they are dicts."""
-    if isinstance(observations[0], dict):
-        return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
-    return np.stack(observations)

@@ -59,6 +59,8 @@ class GymnasiumVecEnv(VecEnv):
     #: ``[num_envs, *shape]`` where single components are blanked. None where the environments do
     #: not tell, or tell in another form (see the infos).
     blanked: Flags | None
+    #: Whether the last step or reset told of anything blanked, in whatever form.
+    tells_blanked: bool
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         _check_same_step(env)
@@ -81,7 +83,7 @@ class GymnasiumVecEnv(VecEnv):
         self._nobody = [None] * self.num_envs
         self._start_time = time.time()
         self._was_reset = False
-        self.blanked = None
+        self.blanked, self.tells_blanked = None, False
         self.actions: NDArray[Any] | None = None
 
     # ------------------------------------------------------------------------- reset and step
@@ -93,7 +95,7 @@ class GymnasiumVecEnv(VecEnv):
         if all(_same_options(options, self._options[0]) for options in self._options):
             obs, infos = self.env.reset(seed=self._seed(), options=self._options[0] or None)
             self._take_reset_infos(infos, np.arange(self.num_envs))
-            self.blanked = _blanked(infos)
+            self._take_flags(infos)
         else:
             obs = self._reset_by_options()
         self._was_reset = True
@@ -120,7 +122,11 @@ class GymnasiumVecEnv(VecEnv):
         flags = [info.get("blanked") for info in self.reset_infos]
         regular = all(isinstance(flag, (bool, np.ndarray)) for flag in flags)
         self.blanked = np.array(flags, dtype=bool) if regular else None
+        self.tells_blanked = any(flag is not None for flag in flags)
         return obs
+
+    def _take_flags(self, infos: Infos) -> None:
+        self.blanked, self.tells_blanked = _blanked(infos), "blanked" in infos
 
     @property
     def reset_infos(self) -> list[Infos]:
@@ -160,7 +166,7 @@ class GymnasiumVecEnv(VecEnv):
         dones = terminations | truncations
         ended = dones.nonzero()[0]
         episodes = self._end_episodes(ended, terminations, infos) if len(ended) > 0 else None
-        self.blanked = _blanked(infos)
+        self._take_flags(infos)
         step_infos = StepInfos(self._nobody, infos, episodes)
         return self._owned(obs), rewards.astype(np.float32), dones, step_infos
 

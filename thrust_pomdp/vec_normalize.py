@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -13,8 +14,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
-from thrust_pomdp.visible import Mask, blank_mask, key_flags, update_visible
+from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
 
 Array = NDArray[Any]
 
@@ -115,14 +117,24 @@ class VecNormalizeVisible(VecNormalize):
         if self.training:
             self._update_reward(rewards)
         rewards = self.normalize_reward(rewards)
-        for idx in np.flatnonzero(dones):
-            info = infos[idx]
-            if "terminal_observation" in info:
-                info["terminal_observation"] = self.normalize_obs(
-                    info["terminal_observation"], info.get("blanked")
-                )
+        self._normalize_final_frames([infos[idx] for idx in dones.nonzero()[0]])
         self.returns[dones] = 0
         return normalized, rewards, dones, infos
+
+    def _normalize_final_frames(self, infos: list[dict[str, Any]]) -> None:
+        """Normalise the last frames of episodes that ended, each by its own flag."""
+        infos = [info for info in infos if "terminal_observation" in info]
+        if not infos:
+            return
+        frames = stack_obs([info["terminal_observation"] for info in infos])
+        flags = [info.get("blanked") for info in infos]
+        normalized = self._masked(frames, flags, self._normalize_obs)
+        for idx, info in enumerate(infos):
+            info["terminal_observation"] = map_obs(operator.itemgetter(idx), normalized)
+
+    def _update_reward(self, reward: Array) -> None:
+        self.returns = self.returns * self.gamma + reward
+        update(self.ret_rms, self.returns)
 
     def reset(self) -> VecEnvObs:  # type: ignore[override]
         """Reset all environments and normalise what is visible of the first frames."""
@@ -136,8 +148,11 @@ class VecNormalizeVisible(VecNormalize):
 
     def _flags(self, infos: list[dict[str, Any]], dones: Mask) -> Sequence[Any]:
         """Collect the flags of the frames last returned."""
-        if isinstance(self.venv, GymnasiumVecEnv) and self.venv.blanked is not None:
-            return self.venv.blanked  # type: ignore[return-value]
+        if isinstance(self.venv, GymnasiumVecEnv):
+            if self.venv.blanked is not None:
+                return self.venv.blanked  # type: ignore[return-value]
+            if not self.venv.tells_blanked:
+                return [None] * self.num_envs
         # On an auto-reset step infos[i] describes the final frame of the episode that ended; the
         # frame returned is the next episode's first, which reset_infos of the innermost VecEnv
         # (a wrapper's own copy is never updated) describes.
@@ -185,7 +200,9 @@ class VecNormalizeVisible(VecNormalize):
         return result
 
     def _normalize_obs(self, obs: Array, obs_rms: RunningMeanStd) -> Array:
-        return super()._normalize_obs(obs, obs_rms).astype(np.float32)
+        # SB3's numbers, without the overhead of np.clip.
+        scaled = (obs - obs_rms.mean) / np.sqrt(obs_rms.var + self.epsilon)
+        return np.minimum(np.maximum(scaled, -self.clip_obs), self.clip_obs).astype(np.float32)
 
     def normalize_obs(self, obs: Any, blanked: Any = None) -> Any:
         """Normalise observations without updating the statistics.
@@ -207,13 +224,18 @@ class VecNormalizeVisible(VecNormalize):
     def _without_update(self, obs: Any, blanked: Any, function: Any) -> Any:
         if not self.norm_obs:
             return deepcopy(obs)
-        single = self._is_single(obs)
-        batch = _map(obs, lambda part: np.asarray(part)[None]) if single else obs
-        n_obs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
-        flags = [blanked] if single else _flags_of_batch(blanked, n_obs)
+        if self._is_single(obs):
+            batch = map_obs(lambda part: np.asarray(part)[None], obs)
+            return map_obs(lambda part: part[0], self._masked(batch, [blanked], function))
+        n_obs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        return self._masked(obs, _flags_of_batch(blanked, n_obs), function)
+
+    def _masked(self, batch: Any, flags: Sequence[Any], function: Any) -> Any:
+        """Apply ``function`` to what is visible of a batch, one flag per observation."""
+        if not self.norm_obs:
+            return batch
         masks = {key: blank_mask(part, of_key) for key, part, of_key in self._parts(batch, flags)}
-        result = self._transform(batch, masks, function)
-        return _map(result, lambda part: part[0]) if single else result
+        return self._transform(batch, masks, function)
 
     def _is_single(self, obs: Any) -> bool:
         if isinstance(obs, dict):
@@ -229,12 +251,6 @@ def _as_float_box(space: spaces.Space[Any]) -> spaces.Space[Any]:
     if np.issubdtype(space.dtype, np.floating):
         return space
     return spaces.Box(-np.inf, np.inf, shape=space.shape, dtype=np.float32)
-
-
-def _map(obs: Any, function: Any) -> Any:
-    if isinstance(obs, dict):
-        return {key: function(part) for key, part in obs.items()}
-    return function(obs)
 
 
 def _flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:

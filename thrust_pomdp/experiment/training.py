@@ -145,14 +145,15 @@ class _CurveCallback(BaseCallback):
         self.report(self.num_timesteps)
 
 
-def make_training_env(spec: RunSpec) -> VecNormalizeVisible:
+def make_training_env(spec: RunSpec) -> VecScaleReward:
     """Make the environments of a run: flicker, normaliser of what is visible, scaled rewards."""
     registration.register_envs()
     venv = make_vec_env(
         spec.env_id, spec.recipe.n_envs, seed=spec.training_seed, env_kwargs=spec.env_kwargs
     )
-    scaled = VecScaleReward(venv, spec.recipe.reward_scale)
-    return VecNormalizeVisible(scaled, norm_reward=False, gamma=0.99)
+    # The normaliser sits directly around the environments, where it finds their flags at once.
+    normalized = VecNormalizeVisible(venv, norm_reward=False)
+    return VecScaleReward(normalized, spec.recipe.reward_scale)
 
 
 def make_model(spec: RunSpec, env: VecEnv) -> OnPolicyAlgorithm:
