@@ -86,9 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     results = runner.run()
     if results:
+        print(f"\n{report.table(results)}\n", flush=True)
         report.write_csv(results, args.out)
         report.plot(results, args.out / "curves.png")
-        print(f"\n{report.table(results)}\n")
         print(f"Written: {args.out}/summary.csv, {args.out}/curves.csv, {args.out}/curves.png")
     failed = runner.failed()
     if failed:

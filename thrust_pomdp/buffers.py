@@ -22,6 +22,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
+from thrust_pomdp.arguments import check_count
 from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, zero_states
 
 Array = NDArray[Any]
@@ -116,7 +117,20 @@ class _SequenceStorage:
     returns: Array
     episode_starts: Array
 
-    def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: th.device | str = "auto",
+        gae_lambda: float = 1,
+        gamma: float = 0.99,
+        n_envs: int = 1,
+        *,
+        record_states: bool = False,
+    ) -> None:
+        check_count("buffer_size", buffer_size)
+        check_count("n_envs", n_envs)
         self.record_states = record_states
         # Two places: collection ends by seeding the next window while training still needs this
         # one's states.
@@ -125,10 +139,9 @@ class _SequenceStorage:
         self._recorded: dict[str, Array] = {}
         self._batch: SequenceBatch | None = None
         self._generator = np.random.default_rng()
-        super().__init__(*args, **kwargs)
-        for name in ("buffer_size", "n_envs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().__init__(  # type: ignore[call-arg]
+            buffer_size, observation_space, action_space, device, gae_lambda, gamma, n_envs
+        )
         self.episode_start_carry: NDArray[np.bool_] = np.ones(self.n_envs, dtype=bool)
 
     def seed(self, seed: int | None) -> None:
@@ -139,6 +152,7 @@ class _SequenceStorage:
         """Clear the window; the start flags and the states carried to step 0 survive it."""
         super().reset()  # type: ignore[misc]
         self._initial_state = self._carried_state
+        self._recorded = {}
         if isinstance(self.action_space, spaces.Box):
             # SB3 stores the space's dtype: a float16 space would round the action that was taken,
             # and its recomputed log-probability would belong to another one.
@@ -180,14 +194,14 @@ class _SequenceStorage:
         step = self.pos
         if isinstance(self.observations, dict):
             for key, storage in self.observations.items():
-                _put(storage[step], obs[key])
+                _put("obs", storage[step], obs[key])
         else:
-            _put(self.observations[step], obs)
-        _put(self.actions[step], action)
-        self.rewards[step] = reward
-        self.episode_starts[step] = episode_start
-        _put(self.values[step], value.detach().cpu().numpy())
-        _put(self.log_probs[step], log_prob.detach().cpu().numpy())
+            _put("obs", self.observations[step], obs)
+        _put("action", self.actions[step], action)
+        _put("reward", self.rewards[step], reward)
+        _put("episode_start", self.episode_starts[step], episode_start)
+        _put("value", self.values[step], value.detach().cpu().numpy())
+        _put("log_prob", self.log_probs[step], log_prob.detach().cpu().numpy())
         self.pos = step + 1
         self.full = self.pos == self.buffer_size
         self._batch = None
@@ -278,6 +292,11 @@ class _SequenceStorage:
         ended = np.asarray(dones).astype(bool)
         if ended.shape != (self.n_envs,):
             raise ValueError(f"dones must be of shape ({self.n_envs},), got {ended.shape}")
+        if final_state is not None and final_state.pi[0].shape[1] != self.n_envs:
+            raise ValueError(
+                f"final_state must be of shape [n_layers, n_envs={self.n_envs}, hidden], "
+                f"got {tuple(final_state.pi[0].shape)}"
+            )
         self.episode_start_carry = ended.copy()
         self._carried_state = None
         if final_state is not None:
@@ -300,6 +319,9 @@ class _SequenceStorage:
         :param valid_steps: use only the first so many steps of the window
         """
         steps = self._checked_steps(valid_steps)
+        for name, given in (("last_values", last_values.numel()), ("dones", np.size(dones))):
+            if given != self.n_envs:
+                raise ValueError(f"{name} must hold {self.n_envs} numbers, got {given}")
         next_values = last_values.detach().cpu().numpy().reshape(self.n_envs)
         next_non_terminal = 1.0 - np.asarray(dones, dtype=np.float32)
         decay = self.gamma * self.gae_lambda
@@ -374,8 +396,7 @@ class _SequenceStorage:
         :param shuffle: draw the order of the environments anew, else 0 to n_envs - 1
         :raises ValueError: if ``envs_per_minibatch`` is below 1 or the window is not full
         """
-        if envs_per_minibatch < 1:
-            raise ValueError(f"envs_per_minibatch must be at least 1, got {envs_per_minibatch}")
+        check_count("envs_per_minibatch", envs_per_minibatch)
         if self._batch is None:
             self._batch = self.to_sequence_batch()
         order = self._generator.permutation(self.n_envs) if shuffle else np.arange(self.n_envs)
@@ -393,9 +414,13 @@ class _SequenceStorage:
         )
 
 
-def _put(row: Array, array: Any) -> None:
+def _put(name: str, row: Array, array: Any) -> None:
     """Write one step's numbers into a row of the storage, whatever their shape."""
-    row[...] = array if np.shape(array) == row.shape else np.reshape(array, row.shape)
+    if np.shape(array) != row.shape:
+        if np.size(array) != row.size:
+            raise ValueError(f"{name} must hold {row.size} numbers, got {np.size(array)}")
+        array = np.reshape(array, row.shape)
+    row[...] = array
 
 
 def _copy(tensor: th.Tensor) -> th.Tensor:
@@ -420,6 +445,7 @@ def sequences_per_minibatch(batch_size: int | None, n_steps: int, n_envs: int) -
     """
     if batch_size is None:
         return n_envs
+    check_count("batch_size", batch_size)
     return min(max(batch_size // n_steps, 1), n_envs)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from thrust_pomdp.observations import check_finite
 from thrust_pomdp.policies import (
+    RecurrentActorCriticCnnPolicy,
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
@@ -22,11 +24,15 @@ from thrust_pomdp.policies import (
 _OBSERVATION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def check_observation_space(space: spaces.Space[Any]) -> None:
-    """Refuse an observation space that SB3 does not know, before it fails inside of it.
+def check_env(env: Any) -> None:
+    """Refuse what is no environment, or has spaces that SB3 does not know and would trip over.
 
-    :raises ValueError: naming the space
+    :param env: a Gymnasium environment or a VecEnv
+    :raises ValueError: naming what is wrong
     """
+    if not isinstance(env, (gym.Env, VecEnv)):
+        raise ValueError(f"env must be a Gymnasium environment, its id, or a VecEnv, got {env!r}")
+    space = env.observation_space
     subspaces = list(space.values()) if isinstance(space, spaces.Dict) else [space]
     for subspace in subspaces:
         if not isinstance(subspace, (*_OBSERVATION_SPACES, spaces.Dict)):
@@ -34,30 +40,68 @@ def check_observation_space(space: spaces.Space[Any]) -> None:
                 "observation_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, or "
                 f"a Dict of these, got {space}"
             )
+        _check_shape("observation_space", subspace)
+    if not isinstance(env.action_space, _OBSERVATION_SPACES):
+        raise ValueError(
+            "action_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, "
+            f"got {env.action_space}"
+        )
+    _check_shape("action_space", env.action_space)
+    _check_action_bounds(env.action_space)
+
+
+def _check_shape(name: str, space: spaces.Space[Any]) -> None:
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        raise ValueError(f"{name} must be a Discrete space that starts at 0, got {space}")
+    if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim != 1 or space.start.any()):
+        raise ValueError(f"{name} must be a MultiDiscrete vector that starts at 0, got {space}")
+    if isinstance(space, spaces.Box) and space.shape == ():
+        raise ValueError(f"{name} must be a Box of at least one dimension, got {space}")
+
+
+def _check_action_bounds(space: spaces.Space[Any]) -> None:
+    if isinstance(space, spaces.MultiBinary) and not isinstance(space.n, int):
+        raise ValueError(f"action_space must be a MultiBinary vector, got {space}")
+    if isinstance(space, spaces.Box) and not np.isfinite([space.low, space.high]).all():
+        raise ValueError(f"action_space must be a Box with finite bounds, got {space}")
 
 
 def check_policy_class(
-    policy_class: Any, observation_space: spaces.Space[Any] | None, own_extractor: bool
+    policy_class: Any, observation_space: spaces.Space[Any], policy_kwargs: dict[str, Any]
 ) -> None:
     """Refuse a policy class that is not one of ours, or of the wrong family for the observations.
 
     :param policy_class: the class
-    :param observation_space: of the environment, None where it is not known yet
-    :param own_extractor: whether the user chose the features extractor
+    :param observation_space: of the environment
+    :param policy_kwargs: the policy's arguments; with an extractor of their own any family will do
     :raises ValueError: naming the class and the remedy
     """
-    if isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy):
-        takes_dicts = issubclass(policy_class, RecurrentMultiInputActorCriticPolicy)
-        is_dict = isinstance(observation_space, spaces.Dict)
-        if takes_dicts == is_dict or own_extractor or observation_space is None:
-            return
-        right = "MultiInputLstmPolicy" if is_dict else "MlpLstmPolicy or CnnLstmPolicy"
-        raise ValueError(
-            f"policy must be {right} for the observation space {observation_space}, "
-            f"got {policy_class.__name__}"
-        )
     name = getattr(policy_class, "__name__", repr(policy_class))
-    if getattr(policy_class, "__module__", "").startswith("sb3_contrib"):
+    if not (
+        isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy)
+    ):
+        _refuse_policy_class(policy_class, name)
+    if "features_extractor_class" in policy_kwargs:
+        return
+    right = None
+    if isinstance(observation_space, spaces.Dict):
+        if not issubclass(policy_class, RecurrentMultiInputActorCriticPolicy):
+            right = "MultiInputLstmPolicy"
+    elif issubclass(policy_class, RecurrentMultiInputActorCriticPolicy):
+        right = "MlpLstmPolicy or CnnLstmPolicy"
+    elif issubclass(policy_class, RecurrentActorCriticCnnPolicy):
+        scaled = not policy_kwargs.get("normalize_images", True)
+        if not is_image_space(observation_space, check_channels=False, normalized_image=scaled):
+            right = "MlpLstmPolicy"
+    if right is not None:
+        raise ValueError(
+            f"policy must be {right} for the observation space {observation_space}, got {name}"
+        )
+
+
+def _refuse_policy_class(policy_class: Any, name: str) -> None:
+    ancestors = getattr(policy_class, "__mro__", ())
+    if any(ancestor.__module__.startswith("sb3_contrib") for ancestor in ancestors):
         raise ValueError(
             f"policy is sb3_contrib's {name}, whose code cannot be run here: use the policy of the "
             "same name from thrust_pomdp, and thrust_pomdp.from_sb3_contrib(path) to load a file "
@@ -70,20 +114,28 @@ def check_policy_class(
 
 
 def check_evaluation_envs(callback: BaseCallback, env: VecEnv) -> None:
-    """Refuse an ``EvalCallback`` on the training environment.
+    """Refuse an ``EvalCallback`` on the training environment, or with another normaliser.
 
-    Evaluating resets it in mid-window: training would go on from observations that are no longer
-    the environment's, and nothing would fail.
+    Evaluating resets the environment in mid-window: training would go on from observations that are
+    no longer the environment's. A plain ``VecNormalize`` shows blanks as something else than zero.
+    In neither case anything would fail.
 
     :raises ValueError: naming the remedy
     """
     for member in _flatten(callback):
-        if isinstance(member, EventCallback) and _base_envs(
-            getattr(member, "eval_env", None)
-        ) & _base_envs(env):
+        eval_env = getattr(member, "eval_env", None)
+        if not isinstance(eval_env, VecEnv):
+            continue
+        if _base_envs(eval_env) & _base_envs(env):
             raise ValueError(
                 "eval_env is the training environment, which an evaluation would reset in the "
                 "middle of a rollout: make another one for the EvalCallback"
+            )
+        ours, theirs = unwrap_vec_normalize(env), unwrap_vec_normalize(eval_env)
+        if ours is not None and theirs is not None and type(ours) is not type(theirs):
+            raise ValueError(
+                f"eval_env must be normalised as the training environment is, by "
+                f"{type(ours).__name__}, got {type(theirs).__name__}"
             )
 
 
@@ -96,63 +148,33 @@ def _flatten(callback: BaseCallback | None) -> list[BaseCallback]:
     return [callback, *(inner for part in (*members, child) for inner in _flatten(part))]
 
 
-def _base_envs(env: VecEnv | None) -> set[int]:
+def _base_envs(env: VecEnv) -> set[int]:
     """Identify what is stepped in the end: the innermost VecEnv and its Gymnasium envs."""
-    if env is None:
-        return set()
     base = env.unwrapped
     return {id(base), *(id(single.unwrapped) for single in getattr(base, "envs", ()))}
 
 
-@contextmanager
-def naming_non_finite_obs(obs: Any, step: int) -> Iterator[None]:
-    """Where acting fails on an observation that is not finite, say so.
+def check_finite_step(obs: Any, rewards: NDArray[Any] | None, step: int) -> None:
+    """Keep what is not finite from being acted on and from reaching the weights.
 
-    :param obs: the observations acted on
-    :param step: step of the rollout
-    :raises ValueError: naming the environment and the step
+    :param obs: ``[n_envs, *obs_shape]``, or a dict of such
+    :param rewards: ``[n_envs]``
+    :param step: step of the rollout that the observations come before
+    :raises ValueError: naming what is not finite, the environment and the step
     """
-    try:
-        yield
-    except (ValueError, RuntimeError):
-        _check_finite_obs(obs, step)
-        raise
+    for key, part in obs.items() if isinstance(obs, dict) else [(None, obs)]:
+        check_finite(part[None], "observation" if key is None else f"observation {key!r}", step)
+    if rewards is not None:
+        check_finite(rewards[None], "reward", step - 1)
 
 
-def check_finite_window(
-    buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, next_obs: Any
-) -> None:
-    """Keep what is not finite from reaching the weights.
+def check_finite_outputs(buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer) -> None:
+    """Notice weights that have diverged.
 
-    :param buffer: a collected window
-    :param next_obs: the observations after its last step
-    :raises ValueError: naming what is not finite, the environment and the step of the rollout
+    :param buffer: a collected window; its observations and rewards are finite
+    :raises ValueError: naming the environment and the step of the rollout
     """
-    for key, observations in _items(buffer.observations):
-        _check_finite(observations, f"observation{key}")
-    _check_finite_obs(next_obs, buffer.buffer_size)
-    _check_finite(buffer.rewards, "reward (or value estimate of a truncated episode)")
-    _check_finite(buffer.values, "value estimate")
-
-
-def _check_finite_obs(obs: Any, step: int) -> None:
-    for key, part in _items(obs):
-        _check_finite(np.asarray(part)[None], f"observation{key}", step)
-
-
-def _items(obs: Any) -> list[tuple[str, Any]]:
-    """Split observations into pairs of a name for messages and an array."""
-    if isinstance(obs, dict):
-        return [(f" {key!r}", value) for key, value in obs.items()]
-    return [("", obs)]
-
-
-def _check_finite(array: NDArray[Any], name: str, first_step: int = 0) -> None:
-    """Raise if an array ``[n_steps, n_envs, ...]`` of floats holds what is not finite."""
-    if not np.issubdtype(array.dtype, np.floating) or np.isfinite(array).all():
-        return
-    step, env = (int(idx) for idx in np.argwhere(~np.isfinite(array))[0][:2])
-    raise ValueError(
-        f"non-finite {name} of environment {env} at step {first_step + step} of the rollout: "
-        f"{array[step, env]}"
-    )
+    for name in ("values", "log_probs"):
+        check_finite(
+            getattr(buffer, name), f"{name} (the policy's weights have diverged; the policy)"
+        )

@@ -49,7 +49,10 @@ def from_sb3_contrib(
     The model has the same weights, optimiser state and settings, and gives the same actions, values
     and log-probabilities. ``sb3_contrib`` need not be installed.
 
-    >>> from_sb3_contrib("their_model.zip", env="CartPole-v1")  # doctest: +SKIP
+    >>> import io, sb3_contrib
+    >>> theirs, file = sb3_contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), io.BytesIO()
+    >>> theirs.save(file)
+    >>> model = from_sb3_contrib(file, env="CartPole-v1")
 
     :param path: the file
     :param env: the environment to go on with; not needed for acting
@@ -63,8 +66,11 @@ def from_sb3_contrib(
         path, device=device, custom_objects=dict.fromkeys(_NOT_CARRIED_OVER)
     )
     weights: Any = (params or {}).get("policy", {})
-    if data is None or "lstm_actor.weight_ih_l0" not in weights:
-        raise ValueError(f"path must be a file saved by sb3_contrib.RecurrentPPO, got {path}")
+    if data is None or "lstm_actor.weight_ih_l0" not in weights or "window_state" in data:
+        raise ValueError(
+            f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
+            f"of thrust_pomdp), got {path}"
+        )
     if env is not None:
         env = RecurrentPPO._wrap_env(env, data["verbose"])
         data["n_envs"] = env.num_envs
@@ -81,6 +87,8 @@ def from_sb3_contrib(
         if name not in _NOT_CARRIED_OVER:
             setattr(model, name, value)
     for name, value in kwargs.items():
+        if not hasattr(model, name):
+            raise ValueError(f"{name!r} is no attribute of RecurrentPPO that could be changed")
         setattr(model, name, value)
     model._setup_model()
     model.set_parameters(params, exact_match=True, device=device)
@@ -112,7 +120,8 @@ def _check_spaces(model: RecurrentPPO, data: dict[str, Any]) -> None:
 def to_sb3_contrib(model: RecurrentPPO) -> sb3_contrib.RecurrentPPO:
     """Turn a model into one of ``sb3_contrib``, to act with it or to save it over there.
 
-    >>> to_sb3_contrib(model).save("for_them.zip")  # doctest: +SKIP
+    >>> theirs = to_sb3_contrib(RecurrentPPO("MlpLstmPolicy", "CartPole-v1"))
+    >>> theirs.save("for_them.zip")  # doctest: +SKIP
 
     :param model: the model; it is not changed
     :return: a model without an environment; it gives the same actions, values and log-probabilities

@@ -21,3 +21,29 @@ def stack_obs(observations: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         return {key: np.stack([obs[key] for obs in observations]) for key in first}
     return np.stack(observations)
+
+
+def check_finite(array: Any, name: str, first_step: int = 0) -> None:
+    """Refuse an array ``[n_steps, n_envs, ...]`` of floats that holds what is not finite.
+
+    :raises ValueError: naming the environment and the step of the rollout
+    """
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    step, env = (int(idx) for idx in np.argwhere(~np.isfinite(array))[0][:2])
+    raise ValueError(
+        f"non-finite {name} of environment {env} at step {first_step + step} of the rollout: "
+        f"{array[step, env]}"
+    )
+
+
+def check_finite_obs(obs: Any, name: str) -> None:
+    """Refuse observations, arrays or dicts of arrays, that hold what is not finite.
+
+    :raises ValueError: naming them
+    """
+    for key, part in obs.items() if isinstance(obs, dict) else [(None, obs)]:
+        array = np.asarray(part)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            where = "" if key is None else f" {key!r}"
+            raise ValueError(f"non-finite {name}{where}: {array}")

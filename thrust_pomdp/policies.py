@@ -8,6 +8,7 @@ training (:meth:`RecurrentActorCriticPolicy.evaluate_sequences`). Both compute t
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -27,8 +28,9 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from thrust_pomdp.arguments import check_count
 from thrust_pomdp.distributions import PlainCategoricalDistribution
-from thrust_pomdp.observations import map_obs
+from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.sequences import (
     LSTMState,
     ResetLayout,
@@ -47,6 +49,9 @@ _REFUSED_LSTM_KWARGS = {
     "input_size": "it follows from the features extractor",
     "hidden_size": "use lstm_hidden_size",
 }
+
+#: ``nn.LSTM`` options that work.
+_LSTM_KWARGS = ("bias", "dropout")
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10
@@ -148,7 +153,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             optimizer_class,
             optimizer_kwargs,
         )
-        self.lstm_kwargs = lstm_kwargs or {}
+        self.lstm_kwargs = {
+            key: value for key, value in (lstm_kwargs or {}).items() if key in _LSTM_KWARGS
+        }
         self.shared_lstm = shared_lstm
         self.enable_critic_lstm = enable_critic_lstm
         self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
@@ -163,6 +170,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 self.init_weights(self.critic)
         self.optimizer = self._make_optimizer(lr_schedule)
         self._stateless_calls = 0
+        self._warned_of_forgotten_state = False
 
     def _make_lstm(self) -> nn.LSTM:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
@@ -236,6 +244,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :return: outputs ``[n_seq * n_steps, hidden]`` and the states that leave
         """
         n_seq = lstm_states[0].shape[1]
+        if len(episode_starts) != len(features) or len(features) % n_seq != 0:
+            raise ValueError(
+                f"episode_starts must have one entry per observation, and observations must be "
+                f"whole sequences of as many environments as lstm_states, got {len(features)} "
+                f"observations, {len(episode_starts)} episode starts and states of {n_seq}"
+            )
         if len(features) == n_seq:
             return lstm_step(lstm, features, lstm_states, episode_starts != 0)
         starts = episode_starts.reshape(n_seq, -1)
@@ -323,8 +337,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             None where it has no closed form
         """
         n_envs, n_steps = actions.shape[:2]
+        _check_sequences(obs, n_envs, n_steps, initial_state, episode_starts)
         if isinstance(episode_starts, th.Tensor):
             episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
+        if self._evaluates_its_own_way():
+            return self._evaluate_flat(obs, actions, initial_state, episode_starts)
         pi_features, vf_features = self._both_features(
             map_obs(lambda part: part.flatten(end_dim=1), obs)
         )
@@ -339,15 +356,37 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             memory_vf = remember(self.lstm_critic, vf_features, vf_state)
         else:
             memory_vf = self._critic_memory(memory_pi, vf_features)
+        # SB3's distribution objects keep what they were last given, here a whole autograd graph.
+        kept, self.action_dist = self.action_dist, copy.copy(self.action_dist)
         distribution, values = self._heads(memory_pi, memory_vf)
+        self.action_dist = kept
         log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
-        entropy = distribution.entropy()
-        shape = (n_envs, n_steps)
-        return (
-            values.view(shape),
-            log_prob.view(shape),
-            None if entropy is None else entropy.view(shape),
+        return _as_windows(values, log_prob, distribution.entropy(), n_envs)
+
+    def _evaluates_its_own_way(self) -> bool:
+        """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
+        mine = RecurrentActorCriticPolicy
+        return any(
+            getattr(type(self), name) is not getattr(mine, name)
+            for name in ("evaluate_actions", "_process_sequence", "_recur")
         )
+
+    def _evaluate_flat(
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        initial_state: RNNStates | None,
+        layout: ResetLayout,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Evaluate windows through :meth:`evaluate_actions`."""
+        n_envs = len(actions)
+        values, log_prob, entropy = self.evaluate_actions(
+            map_obs(lambda part: part.flatten(end_dim=1), obs),
+            self._distribution_actions(actions.flatten(end_dim=1)),
+            self.zero_states(n_envs) if initial_state is None else initial_state,
+            layout.episode_starts().flatten().float(),
+        )
+        return _as_windows(values, log_prob, entropy, n_envs)
 
     def _distribution_actions(self, actions: th.Tensor) -> th.Tensor:
         """Bring stored actions ``[rows, action_dim]`` into the form SB3's distributions take."""
@@ -445,13 +484,14 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             observations do not fit their space
         """
         self.set_training_mode(False)
-        self._warn_if_state_is_forgotten(state is None and episode_start is None)
+        self._warn_if_state_is_forgotten(state, episode_start)
         if isinstance(observation, tuple):
             raise ValueError(
                 "observation is a tuple: Gymnasium's reset() returns (obs, info), of which "
                 "predict() takes the first"
             )
         self._check_keys(observation)
+        check_finite_obs(observation, "observation given to predict()")
         obs, vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         with th.no_grad():
@@ -478,10 +518,15 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         if not isinstance(observation, dict) or set(expected) != set(keys):
             raise ValueError(f"observation must be a dict with the keys {expected}, got {keys}")
 
-    def _warn_if_state_is_forgotten(self, stateless: bool) -> None:
+    def _warn_if_state_is_forgotten(self, state: Any, episode_start: Any) -> None:
         """Warn once when call after call of ``predict`` comes without any memory."""
-        self._stateless_calls = self._stateless_calls + 1 if stateless else 0
-        if self._stateless_calls == _STATELESS_CALLS:
+        if state is not None:
+            self._stateless_calls = 0
+        elif episode_start is None or not np.all(episode_start):
+            # Where every observation starts an episode there is nothing to remember.
+            self._stateless_calls += 1
+        if self._stateless_calls == _STATELESS_CALLS and not self._warned_of_forgotten_state:
+            self._warned_of_forgotten_state = True
             warnings.warn(
                 f"predict() was called {_STATELESS_CALLS} times in a row without a state, so the "
                 "policy forgot everything each time: hand in the state it returned and "
@@ -495,7 +540,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         shape = (n_layers, n_envs, hidden_size)
         if state is None:
             return self.zero_states(n_envs).pi
-        shapes = [np.shape(part) for part in state]
+        shapes = (
+            [np.shape(part) for part in state]
+            if isinstance(state, (tuple, list))
+            else [np.shape(state)]
+        )
         if shapes != [shape, shape]:
             raise ValueError(
                 "state must be the (hidden, cell) pair that predict() returned, each of shape "
@@ -522,9 +571,8 @@ def _check_lstm_arguments(
     enable_critic_lstm: bool,
     lstm_kwargs: dict[str, Any] | None,
 ) -> None:
-    for name, value in (("lstm_hidden_size", lstm_hidden_size), ("n_lstm_layers", n_lstm_layers)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_count("lstm_hidden_size", lstm_hidden_size)
+    check_count("n_lstm_layers", n_lstm_layers)
     if shared_lstm and enable_critic_lstm:
         raise ValueError(
             "shared_lstm=True and enable_critic_lstm=True exclude each other: pass "
@@ -532,16 +580,54 @@ def _check_lstm_arguments(
         )
     for key, value in (lstm_kwargs or {}).items():
         if key in _REFUSED_LSTM_KWARGS:
+            if not value:
+                continue  # said explicitly, and what it is anyway
             raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
-        if key not in ("bias", "dropout"):
+        if key not in _LSTM_KWARGS:
             raise ValueError(f"lstm_kwargs takes 'bias' and 'dropout', got {key!r}")
         if key == "dropout" and value > 0 and n_lstm_layers > 1:
             warnings.warn(
                 f"lstm_kwargs dropout={value} is active in training and not while collecting: "
                 "already the first pass over a window then computes other log-probabilities than "
                 "the ones the actions were drawn with, so PPO's ratio starts away from 1",
-                stacklevel=3,
+                stacklevel=6,  # the line that makes the model
             )
+
+
+def _check_sequences(
+    obs: PyTorchObs,
+    n_envs: int,
+    n_steps: int,
+    initial_state: RNNStates | None,
+    episode_starts: th.Tensor | ResetLayout,
+) -> None:
+    starts = episode_starts if isinstance(episode_starts, th.Tensor) else episode_starts.steps
+    sizes = {
+        "obs": next(iter(obs.values())).shape[:2] if isinstance(obs, dict) else obs.shape[:2],
+        "episode_starts": starts.shape,
+    }
+    for name, shape in sizes.items():
+        if tuple(shape) != (n_envs, n_steps):
+            raise ValueError(
+                f"{name} must be of shape [n_envs, n_steps, ...] like actions, ({n_envs}, "
+                f"{n_steps}), got {tuple(shape)}"
+            )
+    if initial_state is not None and initial_state.pi[0].shape[1] != n_envs:
+        raise ValueError(
+            f"initial_state must be of shape [n_layers, n_envs={n_envs}, hidden], got "
+            f"{tuple(initial_state.pi[0].shape)}"
+        )
+
+
+def _as_windows(
+    values: th.Tensor, log_prob: th.Tensor, entropy: th.Tensor | None, n_envs: int
+) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+    """Turn results of ``n_envs * n_steps`` rows into ``[n_envs, n_steps]``."""
+    return (
+        values.view(n_envs, -1),
+        log_prob.view(n_envs, -1),
+        None if entropy is None else entropy.view(n_envs, -1),
+    )
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):

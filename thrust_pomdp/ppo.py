@@ -28,6 +28,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -36,6 +37,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule, explained_variance, obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.arguments import check_count, check_fraction, check_positive
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
@@ -43,14 +45,14 @@ from thrust_pomdp.buffers import (
     sequences_per_minibatch,
 )
 from thrust_pomdp.checks import (
+    check_env,
     check_evaluation_envs,
-    check_finite_window,
-    check_observation_space,
+    check_finite_outputs,
+    check_finite_step,
     check_policy_class,
-    naming_non_finite_obs,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
-from thrust_pomdp.observations import stack_obs
+from thrust_pomdp.observations import check_finite_obs, stack_obs
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -198,7 +200,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        check_observation_space(env.observation_space)
+        # SB3's load() hands on an environment's id as it is.
+        env = maybe_make_env(env, verbose)
+        check_env(env)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     # Everything checked or derived lives here: SB3's load() calls it again with restored attributes
@@ -211,7 +215,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
             )
         super()._setup_model()
-        self.rollout_buffer.seed(self.seed)
+        # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
+        seed = int(th.randint(2**31, ())) if self.seed is None else self.seed
+        self.rollout_buffer.seed(seed)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
@@ -221,31 +227,39 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.clip_range_vf = FloatSchedule(self.clip_range_vf)
 
     def _check_arguments(self) -> None:
-        check_policy_class(
-            self.policy_class,
-            getattr(self, "observation_space", None),
-            own_extractor="features_extractor_class" in self.policy_kwargs,
-        )
-        for name in ("n_steps", "n_epochs", "batch_size", "envs_per_minibatch"):
+        if getattr(self, "observation_space", None) is None:
+            raise ValueError("env must be given to make a new model, got None")
+        if not isinstance(self.policy_kwargs, dict):
+            raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
+        check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
+        for name in ("n_steps", "n_epochs"):
+            check_count(name, getattr(self, name))
+        for name in ("batch_size", "envs_per_minibatch"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        for name in ("gamma", "gae_lambda"):
+            check_fraction(name, getattr(self, name))
+        check_positive("max_grad_norm", self.max_grad_norm)
+        for name in ("clip_range", "clip_range_vf", "target_kl"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value!r}")
-        if isinstance(self.clip_range_vf, (int, float)) and not self.clip_range_vf > 0:
-            raise ValueError(
-                f"clip_range_vf must be positive, or None for no clipping, got {self.clip_range_vf}"
-            )
+            if not (value is None and name != "clip_range") and not callable(value):
+                check_positive(name, value)
         if self.window_state not in WINDOW_STATES:
             raise ValueError(
                 f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
             )
-        buffer_class = self.rollout_buffer_class
-        recurrent = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
-        if buffer_class is not None and not issubclass(buffer_class, recurrent):
-            raise ValueError(
-                "rollout_buffer_class must be a subclass of RecurrentRolloutBuffer or, for Dict "
-                f"observations, of RecurrentDictRolloutBuffer, got {buffer_class.__name__}"
-            )
+        self._check_buffer_class()
         self._warn_if_batch_size_is_not_served()
+
+    def _check_buffer_class(self) -> None:
+        given: Any = self.rollout_buffer_class
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        right = RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+        if given is not None and not (isinstance(given, type) and issubclass(given, right)):
+            raise ValueError(
+                f"rollout_buffer_class must be a subclass of {right.__name__} for the observation "
+                f"space {self.observation_space}, got {given!r}"
+            )
 
     def _warn_if_batch_size_is_not_served(self) -> None:
         if self.envs_per_minibatch is not None or self.batch_size is None:
@@ -258,7 +272,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}; minibatches"
             f" are made of whole windows, so {n_sequences} window(s), "
             f"{n_sequences * self.n_steps} steps, are used instead",
-            stacklevel=4,
+            stacklevel=5,  # the line that makes the model
         )
 
     def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
@@ -274,6 +288,12 @@ class RecurrentPPO(OnPolicyAlgorithm):
             f"policy must be one of {tuple(self.policy_aliases)} or a class, "
             f"got {policy_name!r}{hint}"
         )
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed the environment, the action sampling and the shuffling of minibatches."""
+        super().set_random_seed(seed)
+        if seed is not None and hasattr(self, "rollout_buffer"):
+            self.rollout_buffer.seed(seed)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_lstm_states"]
@@ -312,6 +332,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         # SB3 resets the environment on its own accord before the first window of a learn().
         rollout_buffer.episode_start_carry = self._last_episode_starts.astype(bool)
         rollout_buffer.reset()
+        check_finite_step(self._last_obs, None, 0)
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
         callback.on_rollout_start()
@@ -327,13 +348,14 @@ class RecurrentPPO(OnPolicyAlgorithm):
             entering_states = lstm_states
             obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
             episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
-            with th.no_grad(), naming_non_finite_obs(self._last_obs, n_steps):
+            with th.no_grad():
                 actions_tensor, values, log_probs, lstm_states = step(
                     obs_tensor, entering_states, episode_starts
                 )
             actions = actions_tensor.cpu().numpy()
             clipped_actions = self._actions_for_env(actions)
             new_obs, rewards, dones, infos = env.step(clipped_actions)
+            check_finite_step(new_obs, rewards, n_steps + 1)
             self.num_timesteps += env.num_envs
 
             # Users' callbacks read these local names; they are sb3_contrib's.
@@ -346,7 +368,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self._update_info_buffer(infos, dones)
             n_steps += 1
 
-            rewards = self._bootstrap_truncated(rewards, dones, infos, lstm_states)
+            rewards = self._bootstrap_truncated(rewards, dones, infos, lstm_states, n_steps - 1)
             rollout_buffer.add(
                 self._last_obs,
                 actions,
@@ -366,7 +388,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 lstm_states.vf,
                 th.as_tensor(dones, device=self.device),
             )
-        check_finite_window(rollout_buffer, self._last_obs)
+        check_finite_outputs(rollout_buffer)
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
@@ -401,6 +423,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         dones: NDArray[Any],
         infos: list[dict[str, Any]],
         lstm_states: RNNStates,
+        step: int,
     ) -> NDArray[Any]:
         """Add the discounted value of the final observation where an episode was cut off by time.
 
@@ -415,6 +438,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         ]
         if not truncated:
             return rewards
+        for idx in truncated:
+            name = f"final observation of environment {idx} at step {step} of the rollout"
+            check_finite_obs(infos[idx]["terminal_observation"], name)
         final_obs = stack_obs([infos[idx]["terminal_observation"] for idx in truncated])
         rows = th.as_tensor(truncated, device=self.device)
         states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
@@ -500,6 +526,21 @@ class RecurrentPPO(OnPolicyAlgorithm):
         self.logger.record("train/clip_range", clip_range)
         if clip_range_vf is not None:
             self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    @classmethod
+    def load(cls: type[SelfRecurrentPPO], path: Any, *args: Any, **kwargs: Any) -> SelfRecurrentPPO:
+        """Load a model from a file; the arguments are SB3's.
+
+        :raises ValueError: if the file holds no model, or one of another library
+        """
+        try:
+            return super().load(path, *args, **kwargs)
+        except AssertionError as error:
+            if "found in the saved file" not in str(error):
+                raise
+            raise ValueError(
+                f"path must be a file saved by RecurrentPPO.save, got {path}"
+            ) from error
 
     def learn(
         self: SelfRecurrentPPO,

@@ -102,6 +102,11 @@ class ResetLayout:
             starts=th.from_numpy(starts[:, 0].copy()).to(device),
         )
 
+    def episode_starts(self) -> th.Tensor:
+        """Return the flags that the layout was made from, ``[n_seq, n_steps]``, bool."""
+        inside = self.steps.diff(dim=1) > 1
+        return th.cat((self.starts[:, None], inside), dim=1)
+
     def select(self, rows: th.Tensor) -> ResetLayout:
         """Return the layout of some rows, ``rows`` being their indices, int64."""
         steps = self.steps[rows]

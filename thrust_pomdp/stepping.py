@@ -13,7 +13,7 @@ from typing import Any
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
@@ -107,10 +107,17 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
         and policy.share_features_extractor
         and type(policy.action_dist) is PlainCategoricalDistribution
         and policy.lstm_actor.num_layers == 1
+        and all(type(lstm) in (nn.LSTM, type(None)) for lstm in _memories(policy))
+        and type(policy.mlp_extractor) is MlpExtractor
+        and type(policy.action_net) is type(policy.value_net) is nn.Linear
         and not any(
             module._forward_hooks or module._forward_pre_hooks for module in policy.modules()
         )
     )
+
+
+def _memories(policy: RecurrentActorCriticPolicy) -> tuple[nn.Module | None, ...]:
+    return policy.lstm_actor, policy.lstm_critic
 
 
 def _head(layers: nn.Module) -> nn.Module | None:

@@ -14,6 +14,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
@@ -55,6 +56,8 @@ class VecNormalizeVisible(VecNormalize):
     :param gamma: discount factor of the return
     :param epsilon: added to the variance
     :param norm_obs_keys: keys of a Dict observation to normalise; all by default
+    :raises ValueError: for bounds or ``epsilon`` that are not positive, or spaces that cannot be
+        normalised
     """
 
     def __init__(
@@ -69,6 +72,13 @@ class VecNormalizeVisible(VecNormalize):
         epsilon: float = 1e-8,
         norm_obs_keys: list[str] | None = None,
     ) -> None:
+        for name, value in (
+            ("clip_obs", clip_obs),
+            ("clip_reward", clip_reward),
+            ("epsilon", epsilon),
+        ):
+            check_positive(name, value)
+        check_fraction("gamma", gamma)
         super().__init__(
             venv,
             training,

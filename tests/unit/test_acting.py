@@ -77,8 +77,17 @@ class TestForgottenState:
         with pytest.warns(UserWarning, match="forgot everything each time") as caught:
             for _ in range(30):
                 model.predict(self.OBS)
+            model.predict(self.OBS, (np.zeros((1, 1, 8)), np.zeros((1, 1, 8))))
+            for _ in range(30):
+                model.predict(self.OBS)
         assert len(caught) == 1
         assert caught[0].filename == __file__
+
+    def test_episode_starts_do_not_replace_the_state(self):
+        model = make_model(5)
+        with pytest.warns(UserWarning, match="forgot everything each time"):
+            for step in range(30):
+                model.predict(self.OBS, episode_start=np.array([step % 5 == 0]))
 
     def test_right_use_does_not_warn(self):
         model, state = make_model(5), None

@@ -76,6 +76,33 @@ class TestConstructor:
             make(n_steps, n_envs)
 
 
+class TestSizesThatDoNotFit:
+    GOOD = {
+        "obs": np.zeros((3, 2)), "action": np.zeros(3), "reward": np.zeros(3),
+        "episode_start": np.zeros(3), "value": th.zeros(3), "log_prob": th.zeros(3),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", GOOD)
+    def test_each_argument_of_add_names_itself(self, name):
+        wrong = th.zeros(1) if name in ("value", "log_prob") else np.zeros(1)
+        with pytest.raises(ValueError, match=f"{name} must hold . numbers, got 1"):
+            make().add(**{**self.GOOD, name: wrong})
+
+    def test_values_and_flags_of_another_number_of_environments(self):
+        buffer = fill(make())
+        with pytest.raises(ValueError, match="last_values must hold 3 numbers, got 2"):
+            buffer.compute_returns_and_advantage(th.zeros(2), np.zeros(3))
+        with pytest.raises(ValueError, match="dones must hold 3 numbers, got 2"):
+            buffer.compute_returns_and_advantage(th.zeros(3), np.zeros(2))
+        with pytest.raises(ValueError, match=r"final_state must be .* n_envs=3"):
+            buffer.seed_warm_start(3, states(2, 0.0), np.zeros(3, bool))
+
+    @pytest.mark.parametrize("batch_size", [0, -3, 2.5])
+    def test_minibatches_of_no_steps(self, batch_size):
+        with pytest.raises(ValueError, match="batch_size must be"):
+            fill(make()).get(batch_size)
+
+
 class TestWindowsStayWhole:
     @pytest.mark.parametrize(("n_steps", "n_envs"), [(4, 3), (3, 3), (1, 4), (5, 1)])
     def test_each_row_is_one_environment_in_time_order(self, n_steps, n_envs):
@@ -250,6 +277,12 @@ class TestStates:
         assert pi[0][0, :, 0].tolist() == [0, 1, 2]
         assert vf[1][1, :, 2].tolist() == [1100, 1101, 1102]
         with pytest.raises(ValueError, match="record_states=True"):
+            _ = buffer.hidden
+
+    def test_a_new_window_forgets_what_was_recorded(self):
+        buffer = fill(make(record_states=True), with_states=True)
+        buffer.reset()
+        with pytest.raises(ValueError, match="nothing has been added yet"):
             _ = buffer.hidden
 
     def test_recording_keeps_the_states_that_entered_each_step(self):

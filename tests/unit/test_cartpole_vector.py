@@ -370,10 +370,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("kwargs", "message"),
         [
-            ({"n_envs": 0}, "num_envs must be an integer >= 1, got 0"),
+            ({"n_envs": 0}, "num_envs must be at least 1, got 0"),
             ({"mode": "Disabled"}, "autoreset_mode must not be 'Disabled'"),
             ({"mode": "same"}, "autoreset_mode must be 'NextStep' or 'SameStep', got 'same'"),
-            ({"max_episode_steps": 0}, "max_episode_steps must be an integer >= 1, got 0"),
+            ({"max_episode_steps": 0}, "max_episode_steps must be at least 1, got 0"),
             ({"render_mode": "human"}, "render_mode must be None or 'rgb_array'"),
         ],
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import itertools
+import zipfile
 
 import gymnasium as gym
 import numpy as np
@@ -21,10 +23,11 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import thrust_pomdp
-from thrust_pomdp import RecurrentPPO
+from thrust_pomdp import RecurrentPPO, VecNormalizeVisible
 
 
 def make_model(env=None, **kwargs) -> RecurrentPPO:
@@ -91,15 +94,19 @@ class TestSignatures:
         assert set(RecurrentPPO.policy_aliases) == set(sb3_contrib.RecurrentPPO.policy_aliases)
 
 
+#: Arguments that change no weight.
+NO_DIFFERENCE = {"stats_window_size", "device", "share_features_extractor"}
+
+
 class TestConstructorArguments:
     @pytest.mark.parametrize(
         "kwargs",
         [
             {"learning_rate": lambda progress: 1e-3 * progress},
             {"clip_range": lambda progress: 0.2 * progress},
-            {"clip_range_vf": lambda progress: 0.2},
+            {"clip_range_vf": lambda progress: 1e-4},
             {"normalize_advantage": False},
-            {"target_kl": 0.01},
+            {"target_kl": 1e-7},
             {"stats_window_size": 3},
             {"device": "cpu"},
             {"batch_size": None},
@@ -112,10 +119,11 @@ class TestConstructorArguments:
             {"policy_kwargs": {"share_features_extractor": False}},
         ],
     )
-    def test_each_is_taken_and_trains(self, kwargs):
-        model = make_model(**kwargs)
-        model.learn(2 * 8 * 3)
-        assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
+    def test_each_is_taken_and_makes_a_difference(self, kwargs):
+        models = [make_model(**kwargs).learn(3 * 8 * 3), make_model().learn(3 * 8 * 3)]
+        assert all(th.isfinite(p).all() for model in models for p in model.policy.parameters())
+        if not NO_DIFFERENCE & {*kwargs, *kwargs.get("policy_kwargs", {})}:
+            assert not np.array_equal(*(model.policy.parameters_to_vector() for model in models))
 
     @pytest.mark.parametrize("kwargs", [{}, {"sde_sample_freq": 3}])
     def test_state_dependent_exploration(self, kwargs):
@@ -196,6 +204,10 @@ class TestSaveAndLoad:
         assert loaded.predict(np.ones(3, np.float32))[0].shape == ()
 
     def test_files_that_are_no_models(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "empty.zip", "w") as file:
+            file.writestr("something", "else")
+        with pytest.raises(ValueError, match=r"saved by RecurrentPPO\.save"):
+            RecurrentPPO.load(tmp_path / "empty.zip")
         broken = tmp_path / "broken.zip"
         broken.write_bytes(b"not a zip file")
         with pytest.raises(ValueError, match="wasn't a zip-file"):
@@ -211,6 +223,46 @@ class TestSaveAndLoad:
         PPO("MlpPolicy", fixed_length_envs(5), n_steps=8, batch_size=8).save(tmp_path / "ppo")
         with pytest.raises(ValueError, match="has no memory"):
             RecurrentPPO.load(tmp_path / "ppo")
+
+
+class TestEnvironmentIds:
+    """An environment may be given by its id wherever one is taken."""
+
+    ID = "thrust_pomdp:FlickeringCartPole-v0"
+
+    def test_at_loading(self, tmp_path):
+        RecurrentPPO("MlpLstmPolicy", self.ID, n_steps=8, batch_size=8).save(tmp_path / "model")
+        loaded = RecurrentPPO.load(tmp_path / "model", env=self.ID)
+        assert loaded.learn(8).num_timesteps == 8
+
+
+class TestSeeds:
+    def parameters(self, seed_globally: bool, **kwargs) -> np.ndarray:
+        if seed_globally:
+            set_random_seed(3)
+        env = fixed_length_envs(5, 6, 7)
+        env.seed(1)
+        model = make_model(env, seed=None, **kwargs)
+        return model.learn(2 * 24).policy.parameters_to_vector()
+
+    def test_a_program_that_seeds_globally_is_repeatable_without_a_seed_of_the_model(self):
+        assert np.array_equal(self.parameters(True), self.parameters(True))
+
+    def test_a_model_seeded_later_shuffles_by_that_seed(self):
+        orders = []
+        for _ in range(2):
+            model = make_model(seed=None)
+            model.set_random_seed(7)
+            orders.append(model.rollout_buffer._generator.permutation(100))
+        assert np.array_equal(*orders)
+
+
+class TestCopies:
+    @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
+    def test_a_model_can_be_copied_after_learning(self, space):
+        model = make_model(fixed_length_envs(5, 6, action_space=space)).learn(32)
+        twin = copy.deepcopy(model.policy)
+        assert np.array_equal(twin.parameters_to_vector(), model.policy.parameters_to_vector())
 
 
 class TestCallbacks:
@@ -247,6 +299,12 @@ class TestCallbacks:
         evaluation = EvalCallback(VecNormalize(env), warn=False)
         with pytest.raises(ValueError, match="make another one for the EvalCallback"):
             make_model(VecNormalize(env)).learn(24, callback=evaluation)
+
+    def test_an_evaluation_with_another_normaliser_is_refused(self):
+        evaluation = EvalCallback(VecNormalize(fixed_length_envs(5)), warn=False)
+        model = make_model(VecNormalizeVisible(fixed_length_envs(5, 6, 7)))
+        with pytest.raises(ValueError, match="by VecNormalizeVisible, got VecNormalize"):
+            model.learn(24, callback=evaluation)
 
     def test_evaluating_on_the_gymnasium_environment_trained_on_is_refused(self):
         env = Monitor(FixedLengthEnv(5))
@@ -286,7 +344,7 @@ class TestNonFinite:
         ("what", "message"),
         [
             ("observation", "non-finite observation of environment 1 at step 5 of the rollout"),
-            ("reward", r"non-finite reward .* of environment 1 at step 4 of the rollout"),
+            ("reward", "non-finite reward of environment 1 at step 4 of the rollout"),
         ],
     )
     def test_is_named_with_environment_and_step_before_it_reaches_the_weights(
@@ -306,10 +364,25 @@ class TestNonFinite:
         with pytest.raises(ValueError, match="non-finite observation of environment 0 at step 5"):
             model.learn(20)
 
-    def test_a_final_observation_spoils_the_reward_it_is_added_to(self):
+    def test_a_final_observation_would_spoil_the_reward_it_is_added_to(self):
         env = DummyVecEnv([lambda: FaultyEnv("final observation", np.nan)])
-        with pytest.raises(ValueError, match="value estimate of a truncated episode.* at step 4"):
+        message = "non-finite final observation of environment 0 at step 4 of the rollout"
+        with pytest.raises(ValueError, match=message):
             make_model(env).learn(20)
+
+    @pytest.mark.parametrize("module", ["action_net", "value_net", "lstm_actor"])
+    def test_weights_that_diverged_are_blamed_and_not_the_environment(self, module):
+        model = make_model()
+        with th.no_grad():
+            for parameter in getattr(model.policy, module).parameters():
+                parameter.fill_(th.nan)
+        with pytest.raises(ValueError, match="weights have diverged"):
+            model.learn(24)
+
+    def test_predict_refuses_them_and_keeps_its_memory_clean(self):
+        model = make_model()
+        with pytest.raises(ValueError, match=r"non-finite observation given to predict\(\)"):
+            model.predict(np.array([0.0, np.nan, 0.0], np.float32))
 
     def test_keys_of_dicts_are_named(self):
         class FaultyDict(FaultyEnv):
@@ -341,10 +414,96 @@ class TestNonFinite:
 
 class TestRefusals:
     def test_spaces_sb3_does_not_know(self):
-        with pytest.raises(AssertionError, match="only supports"):
+        with pytest.raises(ValueError, match=r"action_space .* Text"):
             make_model(FixedLengthEnv(5, action_space=spaces.Text(3)))
         with pytest.raises(ValueError, match=r"observation_space .* Text"):
             make_model(FixedLengthEnv(5, observation_space=spaces.Text(3)))
+
+    @pytest.mark.parametrize(
+        ("which", "space"),
+        [
+            ("observation_space", spaces.Discrete(3, start=2)),
+            ("observation_space", spaces.MultiDiscrete([[2, 3], [4, 5]])),
+            ("observation_space", spaces.Box(-1, 1, (), np.float32)),
+            ("action_space", spaces.Discrete(3, start=1)),
+            ("action_space", spaces.MultiBinary([2, 2])),
+            ("action_space", spaces.Box(-np.inf, np.inf, (2,), np.float32)),
+        ],
+    )
+    def test_forms_of_spaces_that_sb3_would_trip_over(self, which, space):
+        with pytest.raises(ValueError, match=f"{which} must be"):
+            make_model(FixedLengthEnv(5, **{which: space}))
+
+    @pytest.mark.parametrize("env", [3, [FixedLengthEnv(5)], None])
+    def test_what_is_no_environment(self, env):
+        with pytest.raises(ValueError, match="env must be"):
+            RecurrentPPO("MlpLstmPolicy", env)
+
+    def test_a_cnn_policy_on_a_vector_is_answered_with_the_right_one(self):
+        with pytest.raises(ValueError, match="policy must be MlpLstmPolicy for the observation"):
+            RecurrentPPO("CnnLstmPolicy", fixed_length_envs(5))
+
+    @pytest.mark.parametrize(
+        ("kwargs", "message"),
+        [
+            ({"n_steps": 8.0}, "n_steps must be a whole number, got 8.0"),
+            ({"n_steps": "8"}, "n_steps must be a whole number, got '8'"),
+            ({"n_steps": None}, "n_steps must be a whole number, got None"),
+            ({"n_steps": True}, "n_steps must be at least 1, got True"),
+            ({"batch_size": 8.5}, "batch_size must be a whole number, got 8.5"),
+            ({"envs_per_minibatch": 1.5}, "envs_per_minibatch must be a whole number, got 1.5"),
+            ({"n_epochs": 2.5}, "n_epochs must be a whole number, got 2.5"),
+            ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
+            ({"gae_lambda": -1}, r"gae_lambda must lie in \[0, 1\], got -1"),
+            ({"clip_range": -1.0}, "clip_range must be positive, got -1.0"),
+            ({"clip_range": None}, "clip_range must be a number, got None"),
+            ({"target_kl": -1}, "target_kl must be positive, got -1"),
+            ({"max_grad_norm": 0}, "max_grad_norm must be positive, got 0"),
+            ({"rollout_buffer_class": 3}, "rollout_buffer_class must be a subclass"),
+            ({"policy_kwargs": {"lstm_hidden_size": 8.0}}, "lstm_hidden_size must be a whole"),
+        ],
+    )
+    def test_arguments_of_the_wrong_kind_name_themselves(self, kwargs, message):
+        with pytest.raises(ValueError, match=message):
+            make_model(**kwargs)
+
+    def test_a_buffer_class_of_the_wrong_family(self):
+        with pytest.raises(ValueError, match="must be a subclass of RecurrentRolloutBuffer"):
+            make_model(rollout_buffer_class=thrust_pomdp.RecurrentDictRolloutBuffer)
+        env = FixedLengthEnv(5, observation_space=spaces.Dict({"a": VECTOR}))
+        with pytest.raises(ValueError, match="must be a subclass of RecurrentDictRolloutBuffer"):
+            RecurrentPPO("MultiInputLstmPolicy", env,
+                         rollout_buffer_class=thrust_pomdp.RecurrentRolloutBuffer)  # fmt: skip
+
+    def test_a_class_derived_from_sb3_contribs_policy_is_recognised(self):
+        from sb3_contrib.ppo_recurrent import MlpLstmPolicy as Theirs
+
+        class Mine(Theirs):
+            pass
+
+        with pytest.raises(ValueError, match="sb3_contrib's Mine"):
+            RecurrentPPO(Mine, fixed_length_envs(5))
+
+    def test_sizes_that_do_not_fit_in_the_policys_methods(self):
+        policy = make_model().policy
+        obs, states = th.zeros(3, 3), policy.zero_states(3)
+        for call in (
+            lambda: policy(obs, states, th.zeros(2)),
+            lambda: policy(obs, policy.zero_states(2), th.zeros(3)),
+            lambda: policy.predict_values(obs, states.vf, th.zeros(4)),
+            lambda: policy.get_distribution(obs, policy.zero_states(2).pi, th.zeros(3)),
+            lambda: policy.evaluate_actions(obs, th.zeros(3), states, th.zeros(2)),
+        ):
+            with pytest.raises(ValueError, match="must"):
+                call()
+        windows, actions = th.zeros(2, 5, 3), th.zeros(2, 5, 1)
+        for call in (
+            lambda: policy.evaluate_sequences(windows, actions, None, th.zeros(2, 4)),
+            lambda: policy.evaluate_sequences(windows[:1], actions, None, th.zeros(2, 5)),
+            lambda: policy.evaluate_sequences(windows, actions, states, th.zeros(2, 5)),
+        ):
+            with pytest.raises(ValueError, match="must be of shape"):
+                call()
 
     def test_a_dict_observation_needs_the_policy_for_dicts(self):
         env = FixedLengthEnv(5, observation_space=spaces.Dict({"a": VECTOR}))

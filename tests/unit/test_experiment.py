@@ -195,6 +195,11 @@ class TestReport:
             "arm": "lstm", "seed": "0", "timesteps": "2048", "mean_return": "100.00"
         }  # fmt: skip
 
+    def test_the_picture_needs_no_ladder(self, tmp_path):
+        other = dataclasses.asdict(spec(env_kwargs={"flicker_prob": 0.3}))
+        report.plot([result(spec=other)], tmp_path / "curves.png")
+        assert (tmp_path / "curves.png").exists()
+
     def test_the_picture_shows_every_run_and_rung(self, tmp_path, monkeypatch):
         from matplotlib.figure import Figure
 

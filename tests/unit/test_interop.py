@@ -121,6 +121,14 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"thrust_pomdp\.from_sb3_contrib\(path\)"):
             RecurrentPPO.load(tmp_path / "theirs")
 
+    def test_a_file_of_ours_and_attributes_that_do_not_exist(self, tmp_path):
+        make(RecurrentPPO, "separate").save(tmp_path / "ours")
+        with pytest.raises(ValueError, match=r"RecurrentPPO\.load reads those"):
+            from_sb3_contrib(tmp_path / "ours")
+        make(sb3_contrib.RecurrentPPO, "separate").save(tmp_path / "theirs")
+        with pytest.raises(ValueError, match="'nsteps' is no attribute"):
+            from_sb3_contrib(tmp_path / "theirs", nsteps=16)
+
     def test_a_file_of_another_algorithm(self, tmp_path):
         from stable_baselines3 import PPO
 

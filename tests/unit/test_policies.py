@@ -231,6 +231,10 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             make(**kwargs)
 
+    def test_what_is_said_explicitly_and_is_so_anyway_is_taken(self):
+        policy = make(lstm_kwargs={"bidirectional": False, "batch_first": False, "bias": False})
+        assert policy.lstm_kwargs == {"bias": False}
+
     def test_dropout_warns_that_the_first_pass_differs(self):
         with pytest.warns(UserWarning, match="dropout=0.5 is active in training"):
             make(n_lstm_layers=2, lstm_kwargs={"dropout": 0.5})

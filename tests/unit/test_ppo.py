@@ -101,6 +101,50 @@ class TestFirstPassEqualsCollection:
         assert first_pass(env=env, use_sde=True, sde_sample_freq=4).error < 1e-5
 
 
+class TestPoliciesOfAUsersOwn:
+    """Policies written for sb3_contrib change the flat methods: training must follow them."""
+
+    class Scaled(MlpLstmPolicy):
+        """Reads five times the observation, in every method that sb3_contrib has."""
+
+        def forward(self, obs, lstm_states, episode_starts, deterministic=False):
+            return super().forward(5 * obs, lstm_states, episode_starts, deterministic)
+
+        def evaluate_actions(self, obs, actions, lstm_states, episode_starts):
+            return super().evaluate_actions(5 * obs, actions, lstm_states, episode_starts)
+
+        def get_distribution(self, obs, lstm_states, episode_starts):
+            return super().get_distribution(5 * obs, lstm_states, episode_starts)
+
+        def predict_values(self, obs, lstm_states, episode_starts):
+            return super().predict_values(5 * obs, lstm_states, episode_starts)
+
+    class Louder(MlpLstmPolicy):
+        """Doubles what the LSTM gives."""
+
+        @staticmethod
+        def _process_sequence(features, lstm_states, episode_starts, lstm):
+            output, states = MlpLstmPolicy._process_sequence(
+                features, lstm_states, episode_starts, lstm
+            )
+            return 2 * output, states
+
+    @pytest.mark.parametrize("policy", [Scaled, Louder])
+    @pytest.mark.parametrize("window_state", ["zero", "carry"])
+    @pytest.mark.parametrize("action_space", [spaces.Discrete(3), spaces.Box(-1, 1, (2,))])
+    def test_first_pass_equals_collection(self, policy, window_state, action_space):
+        env = fixed_length_envs(5, 6, 7, action_space=action_space)
+        model = RecurrentPPO(
+            policy, env, n_steps=WINDOW, batch_size=WINDOW, n_epochs=2, learning_rate=0.0,
+            policy_kwargs=SMALL, window_state=window_state,
+        )  # fmt: skip
+        sharpen(model)
+        callback = FirstPass()
+        model.learn(2 * WINDOW * 3, callback=callback)
+        assert callback.minibatches == 12
+        assert callback.error < 1e-5
+
+
 class _Recorder(BaseCallback):
     """Notes, per step, the states that entered it, and the flags."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.torch_layers import MlpExtractor
 
 from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
 from thrust_pomdp.stepping import make_step
@@ -111,6 +112,28 @@ class TestLeftToForward:
     def test_what_is_not_prepared(self, policy):
         policy = policy()
         assert make_step(policy) is policy
+
+    def test_modules_of_a_users_own(self):
+        class Extractor(MlpExtractor):
+            def forward_actor(self, features):
+                return -super().forward_actor(features)
+
+        class Extractors(MlpLstmPolicy):
+            def _build_mlp_extractor(self):
+                self.mlp_extractor = Extractor(8, net_arch=[8], activation_fn=th.nn.Tanh)
+
+        class Double(th.nn.Linear):
+            def forward(self, features):
+                return 2 * super().forward(features)
+
+        class Values(MlpLstmPolicy):
+            def _build(self, lr_schedule):
+                super()._build(lr_schedule)
+                self.value_net = Double(self.mlp_extractor.latent_dim_vf, 1)
+
+        for cls in (Extractors, Values):
+            policy = make(cls=cls)
+            assert make_step(policy) is policy
 
     def test_a_method_replaced_on_the_object(self):
         policy = make()

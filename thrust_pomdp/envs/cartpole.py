@@ -9,6 +9,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_flag
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
 
 #: Gymnasium's explicit Euler integration, and the semi-implicit one of some other CartPoles.
@@ -46,8 +47,13 @@ class _SensedCartPoleEnv(CartPoleEnv):
     ) -> None:
         super().__init__(render_mode=render_mode)
         self.kinematics_integrator = check_integrator(kinematics_integrator)
-        self.hide_velocities = bool(hide_velocities)
-        self.expose_state = bool(expose_state)
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(
+                f"render_mode must be None or one of {self.metadata['render_modes']}, "
+                f"got {render_mode!r}"
+            )
+        self.hide_velocities = check_flag("hide_velocities", hide_velocities)
+        self.expose_state = check_flag("expose_state", expose_state)
         if self.hide_velocities:
             assert isinstance(self.observation_space, spaces.Box)
             high = self.observation_space.high[list(POSITIONS)]

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_count
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, POSITION_ROWS, CartPolePhysics
 from thrust_pomdp.envs.cartpole_view import CartPoleOfVector
@@ -58,7 +59,7 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
         autoreset_mode: str,
         max_episode_steps: int | None,
     ) -> None:
-        self.num_envs = _checked_count("num_envs", num_envs)
+        self.num_envs = check_count("num_envs", num_envs)
         self.autoreset_mode = _checked_autoreset_mode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         #: The time limit in steps; None if there is none.
@@ -408,16 +409,10 @@ def _default_starts(rng: np.random.Generator, count: int) -> NDArray[np.float64]
     return starts
 
 
-def _checked_count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
-    return int(value)
-
-
 def _checked_time_limit(value: int | None) -> int | None:
     if value is None:
         return DEFAULT_MAX_EPISODE_STEPS
-    return None if value == -1 else _checked_count("max_episode_steps", value)
+    return None if value == -1 else check_count("max_episode_steps", value)
 
 
 def _checked_autoreset_mode(value: str) -> AutoresetMode:

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_number
+
 #: Sets the blanking stream apart from every other use of an environment's seed.
 FLICKER_KEY = 0x70F1_1C4E
 
@@ -47,19 +49,10 @@ def check_probability(name: str, value: float) -> float:
 
     :raises ValueError: if it is not a number in [0, 1]
     """
-    number = _as_number(name, value)
+    number = check_number(name, value)
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name} must be a probability in [0, 1], got {value!r}")
     return number
-
-
-def _as_number(name: str, value: float) -> float:
-    if isinstance(value, (str, bytes, bool)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be a number, got {value!r}") from None
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ class FlickerLaw:
             object.__setattr__(self, "burst_len", self._checked_burst_len())
 
     def _checked_burst_len(self) -> float:
-        p, length = self.flicker_prob, _as_number("burst_len", self.burst_len)  # type: ignore[arg-type]
+        p, length = self.flicker_prob, check_number("burst_len", self.burst_len)
         if not (length >= 1.0 and math.isfinite(length)):
             raise ValueError(f"burst_len must be a finite number >= 1, got {self.burst_len!r}")
         if not 0.0 < p < 1.0:

@@ -120,8 +120,8 @@ def plot(results: Sequence[RunResult], path: Path) -> None:
 
 def _draw_ladder(axes: Any, ladder: Sequence[Rung]) -> None:
     """Draw the reference values as lines, named at the right edge without overlap."""
-    lengths = [rung.mean_length for rung in ladder]
-    for rung, above in zip(ladder, [*lengths[1:], float("inf")], strict=True):
+    lengths = [rung.mean_length for rung in ladder[1:]]
+    for rung, above in zip(ladder, [*lengths, float("inf")], strict=False):
         crowded = above - rung.mean_length < 25
         axes.axhline(rung.mean_length, color="0.55", linewidth=0.9, linestyle=(0, (4, 3)))
         axes.annotate(

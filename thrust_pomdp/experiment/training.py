@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -133,6 +134,7 @@ class _CurveCallback(BaseCallback):
         super().__init__()
         self.report = report
         self.curve: list[tuple[int, float]] = []
+        self.best = -math.inf
 
     def _on_step(self) -> bool:
         return True
@@ -142,6 +144,9 @@ class _CurveCallback(BaseCallback):
         if episodes:
             mean = float(safe_mean([episode["r"] for episode in episodes]))
             self.curve.append((self.num_timesteps, mean))
+            # The mean of fewer episodes would be a luckier number.
+            if len(episodes) == CURVE_EPISODES:
+                self.best = max(self.best, mean)
         self.report(self.num_timesteps)
 
 
@@ -209,11 +214,11 @@ def run(spec: RunSpec, report: Callable[[int], None] = lambda timesteps: None) -
     model.learn(spec.total_timesteps, callback=callback)
     seconds = time.perf_counter() - start
     env.close()
-    means = [mean for _, mean in callback.curve]
+    final = callback.curve[-1][1] if callback.curve else math.nan
     return RunResult(
         spec=asdict(spec),
-        final=means[-1] if means else float("nan"),
-        best=max(means, default=float("nan")),
+        final=final,
+        best=callback.best if math.isfinite(callback.best) else final,
         deterministic=evaluate(spec, model, spec.deterministic_episodes, deterministic=True),
         stochastic=evaluate(spec, model, spec.stochastic_episodes, deterministic=False),
         timesteps=model.num_timesteps,
