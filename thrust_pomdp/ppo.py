@@ -3,20 +3,30 @@
 Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the test that pins it):
 
 1. Memory starts from zero at each window (``window_state="zero"``, Strategy A); ``"carry"`` is
-   their way [tests/unit/test_ppo.py, TestWindowStates].
-2. A minibatch is a set of whole windows; theirs may cut windows anywhere
-   [tests/unit/test_buffers.py, TestMinibatches].
+   their way [unit/test_ppo.py, TestWindowStates; equivalence/, TestCarriedWindows].
+2. A minibatch is a set of whole windows, without ``mask``; theirs may cut windows anywhere and pads
+   [unit/test_buffers.py, TestMinibatches].
 3. LSTM weights are initialised orthogonally, biases zero, when ``ortho_init``
-   [tests/unit/test_policies.py, TestInitialisation].
+   [unit/test_policies.py, TestInitialisation].
 4. With a squashing policy, actions are unscaled to the bounds while collecting, as SB3's PPO does
-   and theirs does not [tests/unit/test_ppo.py, TestActionSpaces].
+   and theirs does not; actions of a float16 space are stored unrounded
+   [unit/test_ppo.py, TestActionSpaces].
 5. Minibatch shuffling has a generator of its own, seeded from ``seed``
-   [tests/unit/test_ppo.py, TestDeterminism].
+   [unit/test_ppo.py, TestDeterminism; unit/test_dropin.py, TestSeeds].
 6. Advantages of a minibatch with a single step are left as they are instead of becoming NaN
-   [tests/unit/test_ppo.py, TestSmallestSizes].
+   [unit/test_ppo.py, TestSmallestSizes].
 7. A callback that stops training in mid-window leaves the model at the environment's present
-   observation [tests/unit/test_ppo.py, TestCallbacks].
-8. Sizes of ``state`` and ``episode_start`` are checked [tests/unit/test_policies.py, TestPredict].
+   observation [unit/test_ppo.py, TestCallbacks].
+8. Sizes that do not fit, numbers that are not finite, spaces and policies that cannot work, an
+   ``EvalCallback`` on the training environment or with another normaliser are refused
+   [unit/test_policies.py, TestPredict; unit/test_dropin.py, TestNonFinite, TestRefusals,
+   TestCallbacks].
+9. ``predict`` warns once when it is called without a state again and again
+   [unit/test_acting.py, TestForgottenState].
+10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
+    numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
+11. Memory goes through ``torch.lstm_cell`` and ``torch.lstm`` directly: forward hooks on the LSTM
+    modules do not fire.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 SMALLER = {"200_000": "1_024", "n_eval_episodes=100": "n_eval_episodes=2", "range(500)": "range(5)"}
 
 
+def test_nothing_is_left_to_fill_in():
+    assert "PLACEHOLDER" not in README.read_text()
+
+
 def test_blocks_run_one_after_the_other(capsys):
     code = "\n".join(BLOCKS)
     for number, smaller in SMALLER.items():

@@ -114,7 +114,8 @@ def plot(results: Sequence[RunResult], path: Path) -> None:
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", frameon=False)
+    # Above the axes, where no curve can run.
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, borderpad=0)
     figure.savefig(path)
 
 
