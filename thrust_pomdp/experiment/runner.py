@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -111,7 +113,8 @@ class _Pool:
 
     def _start(self, spec: RunSpec) -> None:
         process = self.context.Process(target=_work, args=(spec, self.folder, self.events))
-        process.start()
+        with _interrupts_ignored():
+            process.start()
         self.running[spec.name] = process
         self.bars[spec.name] = tqdm(
             total=spec.total_timesteps,
@@ -148,9 +151,24 @@ class _Pool:
                 tqdm.write(f"{name}: failed with exit code {process.exitcode}{where}")
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Let a process started here ignore Ctrl-C from its first moment on.
+
+    The terminal sends it to the workers too; what it means is for the parent to decide.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def _work(spec: RunSpec, folder: Path, events: Any) -> None:
     """Do one run in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     error = folder / f"{spec.name}.error.txt"
     error.unlink(missing_ok=True)
     try:
