@@ -1,23 +1,28 @@
-"""SB3's categorical distribution in plain tensor operations."""
+"""SB3's categorical and Gaussian distributions in plain tensor operations.
+
+SB3 builds and validates a torch distribution object at every call, which costs more than the
+network of a small policy. The numbers here are the same to rounding, and torch's global generator
+is used alike.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch as th
-from stable_baselines3.common.distributions import CategoricalDistribution
-from torch.distributions import Categorical
+from stable_baselines3.common.distributions import (
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+)
+from torch.distributions import Categorical, Normal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class PlainCategoricalDistribution(CategoricalDistribution):
-    """What SB3's ``CategoricalDistribution`` gives, without a torch ``Categorical`` per call.
-
-    Building and validating that object costs more than the network of a small policy. The numbers
-    are the same to rounding, and torch's global generator is used alike.
-    """
+    """What SB3's ``CategoricalDistribution`` gives, without a torch ``Categorical`` per call."""
 
     def proba_distribution(self, action_logits: th.Tensor) -> Self:
         """Set the logits, ``[rows, n_actions]``."""
@@ -50,3 +55,41 @@ class PlainCategoricalDistribution(CategoricalDistribution):
     def mode(self) -> th.Tensor:
         """Return the most likely actions, ``[rows]``."""
         return self.log_probs.argmax(dim=1)
+
+
+#: Differential entropy of a standard normal variable, and minus the log of its density at 0.
+_ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)
+_LOG_NORMALIZER = 0.5 * math.log(2 * math.pi)
+
+
+class PlainDiagGaussianDistribution(DiagGaussianDistribution):
+    """What SB3's ``DiagGaussianDistribution`` gives, without a torch ``Normal`` per call."""
+
+    def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor) -> Self:
+        """Set means ``[rows, action_dim]`` and log standard deviations ``[action_dim]``."""
+        self.mean, self.log_std = mean_actions, log_std
+        return self
+
+    @property
+    def distribution(self) -> Normal:  # type: ignore[override]
+        """The torch distribution, for programs that look into it."""
+        return Normal(self.mean, self.log_std.exp().expand_as(self.mean))
+
+    def log_prob(self, actions: th.Tensor) -> th.Tensor:
+        """Return the log-densities of ``[rows, action_dim]`` actions."""
+        scaled = (actions - self.mean) * (-self.log_std).exp()
+        normalizer = self.log_std.sum() + self.mean.shape[1] * _LOG_NORMALIZER
+        return scaled.square().sum(dim=1) * -0.5 - normalizer
+
+    def entropy(self) -> th.Tensor:
+        """Return the entropies, ``[rows]``: the same number for all."""
+        entropy = self.log_std.sum() + self.mean.shape[1] * _ENTROPY
+        return entropy.expand(len(self.mean))
+
+    def sample(self) -> th.Tensor:
+        """Draw actions, ``[rows, action_dim]``."""
+        return self.mean + th.empty_like(self.mean).normal_() * self.log_std.exp()
+
+    def mode(self) -> th.Tensor:
+        """Return the most likely actions, ``[rows, action_dim]``."""
+        return self.mean

@@ -16,7 +16,11 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
+from stable_baselines3.common.distributions import (
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+)
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
@@ -29,7 +33,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.distributions import (
+    PlainCategoricalDistribution,
+    PlainDiagGaussianDistribution,
+)
 from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.sequences import (
     LSTMState,
@@ -196,6 +203,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         """Create the heads."""
         if type(self.action_dist) is CategoricalDistribution:
             self.action_dist = PlainCategoricalDistribution(self.action_dist.action_dim)
+        elif type(self.action_dist) is DiagGaussianDistribution:
+            self.action_dist = PlainDiagGaussianDistribution(self.action_dist.action_dim)
         super()._build(lr_schedule)
 
     def _build_mlp_extractor(self) -> None:

@@ -17,7 +17,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
-from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.distributions import (
+    PlainCategoricalDistribution,
+    PlainDiagGaussianDistribution,
+)
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_weights, zero_states
 
@@ -40,8 +43,8 @@ _METHODS = (
 def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
-    Prepared for vector observations, discrete actions and one LSTM layer; anything else is left to
-    ``policy.forward`` itself.
+    Prepared for vector observations, Discrete and Box actions and one LSTM layer; anything else is
+    left to ``policy.forward`` itself.
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
@@ -57,8 +60,10 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     action_weight, action_bias = action_net.weight, action_net.bias
     value_weight, value_bias = policy.value_net.weight, policy.value_net.bias
     on_cpu = policy.device.type == "cpu"
-    action_dist = policy.action_dist
-    assert isinstance(action_dist, PlainCategoricalDistribution)
+    action_dist: Any = policy.action_dist
+    # A Gaussian's spread is a parameter of its own.
+    spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
+    action_shape = (-1, *(policy.action_space.shape or ()))
 
     def cell(features: th.Tensor, states: LSTMState, weights: Any) -> tuple[th.Tensor, LSTMState]:
         hidden, c = th.lstm_cell(features, (states[0][0], states[1][0]), *weights)
@@ -86,9 +91,11 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
         if pi_head is not None:
             memory_pi = pi_head(memory_pi)
         values = linear(memory_vf, value_weight, value_bias)
-        distribution = action_dist.proba_distribution(linear(memory_pi, action_weight, action_bias))
+        parameters = linear(memory_pi, action_weight, action_bias)
+        distribution = action_dist.proba_distribution(parameters, *spread)
         actions = distribution.sample()
-        return actions, values, distribution.log_prob(actions), RNNStates(pi_states, vf_states)
+        log_prob = distribution.log_prob(actions)
+        return actions.reshape(action_shape), values, log_prob, RNNStates(pi_states, vf_states)
 
     return step
 
@@ -105,7 +112,8 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
         and not is_image_space(space)
         and type(policy.features_extractor) is FlattenExtractor
         and policy.share_features_extractor
-        and type(policy.action_dist) is PlainCategoricalDistribution
+        and type(policy.action_dist)
+        in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
         and policy.lstm_actor.num_layers == 1
         and all(type(lstm) in (nn.LSTM, type(None)) for lstm in _memories(policy))
         and type(policy.mlp_extractor) is MlpExtractor

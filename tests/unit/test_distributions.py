@@ -1,12 +1,15 @@
-"""The plain categorical distribution against torch's."""
+"""The plain distributions against torch's."""
 
 from __future__ import annotations
 
 import pytest
 import torch as th
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Independent, Normal
 
-from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.distributions import (
+    PlainCategoricalDistribution,
+    PlainDiagGaussianDistribution,
+)
 
 LOGITS = 3 * th.randn(500, 5, generator=th.Generator().manual_seed(0))
 
@@ -67,3 +70,37 @@ def test_an_impossible_action_leaves_entropy_and_gradient_finite():
 def test_programs_may_look_into_the_torch_distribution():
     plain, torchs = pair(LOGITS)
     th.testing.assert_close(plain.distribution.probs, torchs.probs)
+
+
+class TestGaussian:
+    MEAN = th.randn(300, 3, generator=th.Generator().manual_seed(0))
+    LOG_STD = th.tensor([0.5, -1.0, 0.1])
+
+    def pair(self, mean, log_std) -> tuple[PlainDiagGaussianDistribution, Independent]:
+        plain = PlainDiagGaussianDistribution(3).proba_distribution(mean, log_std)
+        return plain, Independent(Normal(mean, log_std.exp().expand_as(mean)), 1)
+
+    def test_log_densities_entropy_and_mode(self):
+        plain, torchs = self.pair(self.MEAN, self.LOG_STD)
+        actions = th.randn(300, 3)
+        th.testing.assert_close(plain.log_prob(actions), torchs.log_prob(actions))
+        th.testing.assert_close(plain.entropy(), torchs.entropy())
+        assert th.equal(plain.mode(), self.MEAN)
+        assert th.equal(plain.distribution.mean, self.MEAN)
+
+    def test_gradients(self):
+        actions, weights, gradients = th.randn(300, 3), th.randn(300), []
+        for which in (0, 1):
+            leaves = [self.MEAN.clone().requires_grad_(), self.LOG_STD.clone().requires_grad_()]
+            distribution = self.pair(*leaves)[which]
+            loss = (weights * distribution.log_prob(actions)).sum() + distribution.entropy().sum()
+            gradients.append(th.autograd.grad(loss, leaves))
+        for plain, torchs in zip(*gradients, strict=True):
+            th.testing.assert_close(plain, torchs, rtol=1e-4, atol=1e-3)
+
+    def test_draws_are_those_of_torch_for_the_same_seed(self):
+        draws = []
+        for distribution in self.pair(self.MEAN, self.LOG_STD):
+            th.manual_seed(3)
+            draws.append(distribution.sample())
+        th.testing.assert_close(*draws)

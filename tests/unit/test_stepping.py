@@ -50,9 +50,17 @@ def outputs(step, policy, obs_shape=(3,), dtype=th.float32):
     return given
 
 
+ACTIONS = {
+    "Discrete": spaces.Discrete(3),
+    "Box": spaces.Box(-1, 1, (2,), np.float32),
+    "Box of two dimensions": spaces.Box(-1, 1, (2, 3), np.float32),
+}
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize("case", PREPARED)
-def test_gives_what_forward_gives(case):
-    policy = make(**PREPARED[case])
+def test_gives_what_forward_gives(case, actions):
+    policy = make(actions=ACTIONS[actions], **PREPARED[case])
     step = make_step(policy)
     assert step is not policy  # else nothing is compared
     for ours, expected in zip(outputs(step, policy), outputs(policy, policy), strict=True):
@@ -100,7 +108,7 @@ class TestLeftToForward:
     @pytest.mark.parametrize(
         "policy",
         [
-            lambda: make(actions=spaces.Box(-1, 1, (2,), np.float32)),
+            lambda: make(actions=spaces.Box(-1, 1, (2,), np.float32), use_sde=True),
             lambda: make(actions=spaces.MultiBinary(3)),
             lambda: make(spaces.Discrete(4)),
             lambda: make(n_lstm_layers=2),
