@@ -1,0 +1,147 @@
+"""Timings of the parts, to compare a later change with.
+
+    pytest tests/benchmarks --benchmark-enable --benchmark-save=before
+    pytest tests/benchmarks --benchmark-enable --benchmark-compare=0001
+
+An ordinary test run does each once, without timing it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
+from stable_baselines3.common.logger import configure
+from torch import nn
+
+from thrust_pomdp import RecurrentPPO, RecurrentRolloutBuffer, VecNormalizeVisible, make_vec_env
+from thrust_pomdp.sequences import ResetLayout, lstm_sequences
+from thrust_pomdp.stepping import make_step
+
+N_SEQ, N_STEPS, HIDDEN = 4, 128, 64
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = th.get_num_threads()
+    th.set_num_threads(1)
+    yield
+    th.set_num_threads(before)
+
+
+class TestLayer:
+    """Forward and backward over a minibatch of 4 x 128 steps, H = 64."""
+
+    @pytest.mark.benchmark(group="layer")
+    def test_dense_lstm_without_resets(self, benchmark):
+        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_STEPS, N_SEQ, 4)
+        gradient = th.randn(N_STEPS, N_SEQ, HIDDEN)
+
+        def forward_and_backward():
+            lstm.zero_grad()
+            lstm(inputs)[0].backward(gradient)
+
+        benchmark(forward_and_backward)
+
+    @pytest.mark.benchmark(group="layer")
+    @pytest.mark.parametrize("steps_per_reset", [20, 60, 500])
+    def test_with_resets(self, benchmark, steps_per_reset):
+        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_SEQ, N_STEPS, 4)
+        gradient = th.randn(N_SEQ, N_STEPS, HIDDEN)
+        starts = np.arange(N_SEQ * N_STEPS).reshape(N_SEQ, N_STEPS) % steps_per_reset == 0
+        layout = ResetLayout.from_episode_starts(starts)
+
+        def forward_and_backward():
+            lstm.zero_grad()
+            lstm_sequences(lstm, inputs, layout).backward(gradient)
+
+        benchmark(forward_and_backward)
+
+
+class TestBuffer:
+    @pytest.mark.benchmark(group="buffer")
+    def test_one_window_in_and_out(self, benchmark):
+        space = spaces.Box(-1, 1, (4,), np.float32)
+        buffer = RecurrentRolloutBuffer(N_STEPS, space, spaces.Discrete(2), n_envs=16)
+        step = (
+            np.zeros((16, 4), np.float32), np.zeros(16, int), np.zeros(16, np.float32),
+            np.zeros(16, bool), th.zeros(16), th.zeros(16),
+        )  # fmt: skip
+
+        def window():
+            buffer.reset()
+            for _ in range(N_STEPS):
+                buffer.add(*step)
+            buffer.compute_returns_and_advantage(th.zeros(16), np.zeros(16))
+            return list(buffer.to_minibatches(4))
+
+        assert len(benchmark(window)) == 4
+
+
+class TestEnvironments:
+    @pytest.mark.benchmark(group="env step")
+    @pytest.mark.parametrize("n_envs", [16, 64, 256])
+    @pytest.mark.parametrize(
+        "make",
+        [
+            sb3_make_vec_env,
+            make_vec_env,
+            lambda *args, **kwargs: VecNormalizeVisible(make_vec_env(*args, **kwargs)),
+        ],
+        ids=["DummyVecEnv", "native", "native, normalised"],
+    )
+    def test_a_step_of_all(self, benchmark, make, n_envs):
+        env = make("thrust_pomdp:FlickeringCartPole-v0", n_envs, seed=0)
+        env.reset()
+        actions = iter(np.random.default_rng(0).integers(0, 2, (200_000, n_envs)))
+        obs, *_ = benchmark(lambda: env.step(next(actions)))
+        assert obs.shape == (n_envs, 4)
+
+
+def make_model(n_lstms: int) -> RecurrentPPO:
+    kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
+    model = RecurrentPPO(
+        "MlpLstmPolicy",
+        make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
+        n_steps=N_STEPS,
+        batch_size=4 * N_STEPS,
+        n_epochs=4,
+        learning_rate=0.0,
+        policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
+        device="cpu",
+    )
+    model.set_logger(configure(None, []))
+    return model
+
+
+@pytest.mark.parametrize("n_lstms", [1, 2])
+class TestAlgorithm:
+    """16 environments x 128 steps, 4 epochs, 4 sequences per minibatch."""
+
+    @pytest.mark.benchmark(group="policy step")
+    def test_policy_step(self, benchmark, n_lstms):
+        policy = make_model(n_lstms).policy
+        step = make_step(policy)
+        obs, states, starts = th.zeros(16, 4), policy.zero_states(16), th.zeros(16, dtype=th.bool)
+        with th.no_grad():
+            benchmark(lambda: step(obs, states, starts))
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark, n_lstms):
+        model = make_model(n_lstms)
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark, n_lstms):
+        model = make_model(n_lstms)
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
