@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.observations import map_obs
 from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, zero_states
 
 Array = NDArray[Any]
@@ -63,21 +64,21 @@ class SequenceBatch(NamedTuple):
             yield self._take(slice(number * n_rows, (number + 1) * n_rows), layout)
 
     def _take(self, rows: th.Tensor | slice, layout: ResetLayout) -> SequenceBatch:
-        observations: th.Tensor | dict[str, th.Tensor]
-        if isinstance(self.observations, dict):
-            observations = {key: obs[rows] for key, obs in self.observations.items()}
-        else:
-            observations = self.observations[rows]
+        def take(tensor: th.Tensor, dim: int = 0) -> th.Tensor:
+            if isinstance(rows, slice):
+                return tensor[rows] if dim == 0 else tensor[:, rows]
+            return tensor.index_select(dim, rows)
+
         state = self.initial_state
         return SequenceBatch(
-            observations=observations,
-            actions=self.actions[rows],
-            old_values=self.old_values[rows],
-            old_log_prob=self.old_log_prob[rows],
-            advantages=self.advantages[rows],
-            returns=self.returns[rows],
-            episode_starts=self.episode_starts[rows],
-            initial_state=None if state is None else map_states(state, lambda s: s[:, rows]),
+            observations=map_obs(take, self.observations),
+            actions=take(self.actions),
+            old_values=take(self.old_values),
+            old_log_prob=take(self.old_log_prob),
+            advantages=take(self.advantages),
+            returns=take(self.returns),
+            episode_starts=take(self.episode_starts),
+            initial_state=None if state is None else map_states(state, lambda s: take(s, 1)),
             layout=layout,
         )
 
@@ -322,20 +323,20 @@ class _SequenceStorage:
         for name, given in (("last_values", last_values.numel()), ("dones", np.size(dones))):
             if given != self.n_envs:
                 raise ValueError(f"{name} must hold {self.n_envs} numbers, got {given}")
-        next_values = last_values.detach().cpu().numpy().reshape(self.n_envs)
-        next_non_terminal = 1.0 - np.asarray(dones, dtype=np.float32)
-        decay = self.gamma * self.gae_lambda
+        last = last_values.detach().cpu().numpy().reshape(1, self.n_envs).astype(np.float32)
+        ended = np.asarray(dones, dtype=np.float32).reshape(1, self.n_envs)
+        next_values = np.concatenate((self.values[1:steps], last))
+        next_non_terminal = 1.0 - np.concatenate((self.episode_starts[1:steps], ended))
+        deltas = (
+            self.rewards[:steps]
+            + self.gamma * next_values * next_non_terminal
+            - self.values[:steps]
+        )
+        decay = self.gamma * self.gae_lambda * next_non_terminal
         advantage = np.zeros(self.n_envs, dtype=np.float32)
         for step in reversed(range(steps)):
-            delta = (
-                self.rewards[step]
-                + self.gamma * next_values * next_non_terminal
-                - self.values[step]
-            )
-            advantage = delta + decay * next_non_terminal * advantage
+            advantage = deltas[step] + decay[step] * advantage
             self.advantages[step] = advantage
-            next_values = self.values[step]
-            next_non_terminal = 1.0 - self.episode_starts[step]
         self.returns = self.advantages + self.values
         self._batch = None
 
@@ -361,14 +362,9 @@ class _SequenceStorage:
         """
         steps = self._checked_steps(valid_steps)
         starts = self.episode_starts[:steps].T != 0
-        observations: th.Tensor | dict[str, th.Tensor]
-        if isinstance(self.observations, dict):
-            observations = {k: self._env_major(v[:steps]) for k, v in self.observations.items()}
-        else:
-            observations = self._env_major(self.observations[:steps])
         state = self._initial_state
         return SequenceBatch(
-            observations=observations,
+            observations=map_obs(lambda part: self._env_major(part[:steps]), self.observations),
             actions=self._env_major(self.actions[:steps]),
             old_values=self._env_major(self.values[:steps]),
             old_log_prob=self._env_major(self.log_probs[:steps]),

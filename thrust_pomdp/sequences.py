@@ -109,9 +109,12 @@ class ResetLayout:
 
     def select(self, rows: th.Tensor) -> ResetLayout:
         """Return the layout of some rows, ``rows`` being their indices, int64."""
-        steps = self.steps[rows]
+        steps = self.steps.index_select(0, rows)
         return ResetLayout(
-            steps, _flatten(steps, len(steps)), self.flags[:, rows], self.starts[rows]
+            steps,
+            _flatten(steps, len(steps)),
+            self.flags.index_select(1, rows),
+            self.starts.index_select(0, rows),
         )
 
     def split(self, n_rows: int) -> list[ResetLayout]:

@@ -74,7 +74,7 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         features = obs.float().flatten(1)
         pi_states, vf_states = states
-        starts = episode_starts != 0
+        starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
         if not on_cpu or starts.any():
             pi_states = zero_states(pi_states, starts)
             if vf_memory is not None:
