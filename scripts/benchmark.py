@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ import sb3_contrib
 import stable_baselines3 as sb3
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -37,6 +38,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 import thrust_pomdp
 from thrust_pomdp.envs import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
+from thrust_pomdp.sequences import ResetLayout, lstm_sequences
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 
 LENGTHS = (20, 100, 500)
@@ -295,6 +297,62 @@ def measure(setting: Setting, length: int, pairs: int) -> list[Row]:
     return rows
 
 
+# ------------------------------------------------------------------------------------- the parts
+
+
+def seconds(call: Callable[[], Any], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def paired(ours: Callable[[], Any], other: Callable[[], Any], repeats: int, pairs: int = 41) -> str:
+    """Median and quartiles of the time of ``other`` over that of ``ours``, block by block."""
+    seconds(ours, repeats), seconds(other, repeats)
+    ratios = sorted(seconds(other, repeats) / seconds(ours, repeats) for _ in range(pairs))
+    low, middle, high = (ratios[round(q * (pairs - 1))] for q in (0.25, 0.5, 0.75))
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def layer_parts() -> Iterator[str]:
+    """The sequence layer's time over that of a dense call without resets, forward and backward."""
+    lstm = th.nn.LSTM(4, 64)
+    dense_inputs, dense_gradient = th.randn(128, 4, 4), th.randn(128, 4, 64)
+    inputs, gradient = dense_inputs.transpose(0, 1), dense_gradient.transpose(0, 1)
+
+    def dense() -> None:
+        lstm.zero_grad()
+        lstm(dense_inputs)[0].backward(dense_gradient)
+
+    for steps in (20, 60, 500):
+        starts = np.arange(4 * 128).reshape(4, 128) % steps == steps - 1
+        layout = ResetLayout.from_episode_starts(starts)
+
+        def layer(layout: ResetLayout = layout) -> None:
+            lstm.zero_grad()
+            lstm_sequences(lstm, inputs, layout).backward(gradient)
+
+        yield f"layer / dense nn.LSTM, one reset per {steps} steps: {paired(dense, layer, 10)}"
+
+
+def env_parts() -> Iterator[str]:
+    """SB3's DummyVecEnv of Monitor-wrapped environments over the native one, random actions."""
+    for n_envs in (16, 64, 256):
+        env_id = "thrust_pomdp:FlickeringCartPole-v0"
+        native = thrust_pomdp.make_vec_env(env_id, n_envs, seed=0)
+        dummy = make_vec_env(env_id, n_envs, seed=0)
+        actions = np.random.default_rng(0).integers(0, 2, (1000, n_envs))
+
+        def step(env: VecEnv, actions: Any = actions, count: list[int] = [0]) -> None:  # noqa: B006
+            count[0] += 1
+            env.step(actions[count[0] % 1000])
+
+        native.reset(), dummy.reset()
+        ratio = paired(lambda e=native: step(e), lambda e=dummy: step(e), 20)
+        yield f"DummyVecEnv / native, {n_envs} environments: {ratio}"
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
@@ -386,6 +444,9 @@ def main(arguments: list[str] | None = None) -> int:
     settings = [by_name[name] for name in args.settings]
     args.out.mkdir(parents=True, exist_ok=True)
     print(machine(), flush=True)
+    th.set_num_threads(1)
+    parts = [*layer_parts(), *env_parts()]
+    print(*parts, sep="\n", flush=True)
     rows: list[Row] = []
     for setting in settings:
         for length in args.lengths:
@@ -394,6 +455,7 @@ def main(arguments: list[str] | None = None) -> int:
                     f"({r.threads} thread(s); collect {r.collect_ms:.0f} ms, train "
                     f"{r.train_ms:.0f} ms)" for r in rows[-3:] if r.length == length
                     and r.setting == setting.name), sep="\n", flush=True)  # fmt: skip
+    (args.out / "parts.txt").write_text("\n".join([machine(), *parts, ""]))
     with (args.out / "speed.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["# " + machine()])
