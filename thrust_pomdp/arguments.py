@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any
+
+#: ``nn.LSTM`` options that cannot work here, and why.
+_REFUSED_LSTM_KWARGS = {
+    "proj_size": "the state arrays and the heads assume a hidden state of lstm_hidden_size",
+    "bidirectional": "an agent cannot read its future observations",
+    "batch_first": "the layout is chosen by the sequence layer",
+    "num_layers": "use n_lstm_layers",
+    "input_size": "it follows from the features extractor",
+    "hidden_size": "use lstm_hidden_size",
+}
+
+#: ``nn.LSTM`` options that work.
+LSTM_KWARGS = ("bias", "dropout")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -63,3 +77,37 @@ def check_flag(name: str, value: Any) -> bool:
     if isinstance(value, bool) or (hasattr(value, "dtype") and value.dtype == bool):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_lstm_arguments(
+    lstm_hidden_size: int,
+    n_lstm_layers: int,
+    shared_lstm: bool,
+    enable_critic_lstm: bool,
+    lstm_kwargs: dict[str, Any] | None,
+) -> None:
+    """Refuse what no recurrent policy can be made of.
+
+    :raises ValueError: with the reason
+    """
+    check_count("lstm_hidden_size", lstm_hidden_size)
+    check_count("n_lstm_layers", n_lstm_layers)
+    if shared_lstm and enable_critic_lstm:
+        raise ValueError(
+            "shared_lstm=True and enable_critic_lstm=True exclude each other: pass "
+            "enable_critic_lstm=False for one shared LSTM, or shared_lstm=False for two"
+        )
+    for key, value in (lstm_kwargs or {}).items():
+        if key in _REFUSED_LSTM_KWARGS:
+            if not value:
+                continue  # said explicitly, and what it is anyway
+            raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
+        if key not in LSTM_KWARGS:
+            raise ValueError(f"lstm_kwargs takes 'bias' and 'dropout', got {key!r}")
+        if key == "dropout" and value > 0 and n_lstm_layers > 1:
+            warnings.warn(
+                f"lstm_kwargs dropout={value} is active in training and not while collecting: "
+                "already the first pass over a window then computes other log-probabilities than "
+                "the ones the actions were drawn with, so PPO's ratio starts away from 1",
+                stacklevel=6,  # the line that makes the model
+            )

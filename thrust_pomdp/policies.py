@@ -32,7 +32,7 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import LSTM_KWARGS, check_lstm_arguments
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
@@ -42,23 +42,12 @@ from thrust_pomdp.sequences import (
     LSTMState,
     ResetLayout,
     RNNStates,
+    as_windows,
+    check_windows,
     lstm_sequences,
     lstm_sequences_and_states,
     lstm_step,
 )
-
-#: ``nn.LSTM`` options that cannot work here, and why.
-_REFUSED_LSTM_KWARGS = {
-    "proj_size": "the state arrays and the heads assume a hidden state of lstm_hidden_size",
-    "bidirectional": "an agent cannot read its future observations",
-    "batch_first": "the layout is chosen by the sequence layer",
-    "num_layers": "use n_lstm_layers",
-    "input_size": "it follows from the features extractor",
-    "hidden_size": "use lstm_hidden_size",
-}
-
-#: ``nn.LSTM`` options that work.
-_LSTM_KWARGS = ("bias", "dropout")
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10
@@ -132,7 +121,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     ) -> None:
         if shared_lstm_critic_gradient:
             shared_lstm, enable_critic_lstm = True, False
-        _check_lstm_arguments(
+        check_lstm_arguments(
             lstm_hidden_size, n_lstm_layers, shared_lstm, enable_critic_lstm, lstm_kwargs
         )
         if shared_lstm and not share_features_extractor:
@@ -161,7 +150,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             optimizer_kwargs,
         )
         self.lstm_kwargs = {
-            key: value for key, value in (lstm_kwargs or {}).items() if key in _LSTM_KWARGS
+            key: value for key, value in (lstm_kwargs or {}).items() if key in LSTM_KWARGS
         }
         self.shared_lstm = shared_lstm
         self.enable_critic_lstm = enable_critic_lstm
@@ -346,7 +335,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             None where it has no closed form
         """
         n_envs, n_steps = actions.shape[:2]
-        _check_sequences(obs, n_envs, n_steps, initial_state, episode_starts)
+        check_windows(obs, n_envs, n_steps, initial_state, episode_starts)
         if isinstance(episode_starts, th.Tensor):
             episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
         if self._evaluates_its_own_way():
@@ -370,7 +359,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         distribution, values = self._heads(memory_pi, memory_vf)
         self.action_dist = kept
         log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
-        return _as_windows(values, log_prob, distribution.entropy(), n_envs)
+        return as_windows(values, log_prob, distribution.entropy(), n_envs)
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
@@ -395,7 +384,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             self.zero_states(n_envs) if initial_state is None else initial_state,
             layout.episode_starts().flatten().float(),
         )
-        return _as_windows(values, log_prob, entropy, n_envs)
+        return as_windows(values, log_prob, entropy, n_envs)
 
     def _distribution_actions(self, actions: th.Tensor) -> th.Tensor:
         """Bring stored actions ``[rows, action_dim]`` into the form SB3's distributions take."""
@@ -571,72 +560,6 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
         return th.as_tensor(starts, device=self.device)
-
-
-def _check_lstm_arguments(
-    lstm_hidden_size: int,
-    n_lstm_layers: int,
-    shared_lstm: bool,
-    enable_critic_lstm: bool,
-    lstm_kwargs: dict[str, Any] | None,
-) -> None:
-    check_count("lstm_hidden_size", lstm_hidden_size)
-    check_count("n_lstm_layers", n_lstm_layers)
-    if shared_lstm and enable_critic_lstm:
-        raise ValueError(
-            "shared_lstm=True and enable_critic_lstm=True exclude each other: pass "
-            "enable_critic_lstm=False for one shared LSTM, or shared_lstm=False for two"
-        )
-    for key, value in (lstm_kwargs or {}).items():
-        if key in _REFUSED_LSTM_KWARGS:
-            if not value:
-                continue  # said explicitly, and what it is anyway
-            raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
-        if key not in _LSTM_KWARGS:
-            raise ValueError(f"lstm_kwargs takes 'bias' and 'dropout', got {key!r}")
-        if key == "dropout" and value > 0 and n_lstm_layers > 1:
-            warnings.warn(
-                f"lstm_kwargs dropout={value} is active in training and not while collecting: "
-                "already the first pass over a window then computes other log-probabilities than "
-                "the ones the actions were drawn with, so PPO's ratio starts away from 1",
-                stacklevel=6,  # the line that makes the model
-            )
-
-
-def _check_sequences(
-    obs: PyTorchObs,
-    n_envs: int,
-    n_steps: int,
-    initial_state: RNNStates | None,
-    episode_starts: th.Tensor | ResetLayout,
-) -> None:
-    starts = episode_starts if isinstance(episode_starts, th.Tensor) else episode_starts.steps
-    sizes = {
-        "obs": next(iter(obs.values())).shape[:2] if isinstance(obs, dict) else obs.shape[:2],
-        "episode_starts": starts.shape,
-    }
-    for name, shape in sizes.items():
-        if tuple(shape) != (n_envs, n_steps):
-            raise ValueError(
-                f"{name} must be of shape [n_envs, n_steps, ...] like actions, ({n_envs}, "
-                f"{n_steps}), got {tuple(shape)}"
-            )
-    if initial_state is not None and initial_state.pi[0].shape[1] != n_envs:
-        raise ValueError(
-            f"initial_state must be of shape [n_layers, n_envs={n_envs}, hidden], got "
-            f"{tuple(initial_state.pi[0].shape)}"
-        )
-
-
-def _as_windows(
-    values: th.Tensor, log_prob: th.Tensor, entropy: th.Tensor | None, n_envs: int
-) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-    """Turn results of ``n_envs * n_steps`` rows into ``[n_envs, n_steps]``."""
-    return (
-        values.view(n_envs, -1),
-        log_prob.view(n_envs, -1),
-        None if entropy is None else entropy.view(n_envs, -1),
-    )
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):

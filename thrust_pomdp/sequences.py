@@ -280,3 +280,43 @@ def _flag_columns(hidden_size: int, dtype: th.dtype, device: th.device) -> th.Te
     columns[0, :, 1] = -_SATURATE
     columns[1, :, 1] = _SATURATE
     return columns.view(4 * hidden_size, 2)
+
+
+def check_windows(
+    obs: th.Tensor | dict[str, th.Tensor],
+    n_envs: int,
+    n_steps: int,
+    initial_state: RNNStates | None,
+    episode_starts: th.Tensor | ResetLayout,
+) -> None:
+    """Refuse parts of whole windows whose sizes do not fit together.
+
+    :raises ValueError: naming the part, the size it must have and the size it has
+    """
+    starts = episode_starts if isinstance(episode_starts, th.Tensor) else episode_starts.steps
+    sizes = {
+        "obs": next(iter(obs.values())).shape[:2] if isinstance(obs, dict) else obs.shape[:2],
+        "episode_starts": starts.shape,
+    }
+    for name, shape in sizes.items():
+        if tuple(shape) != (n_envs, n_steps):
+            raise ValueError(
+                f"{name} must be of shape [n_envs, n_steps, ...] like actions, ({n_envs}, "
+                f"{n_steps}), got {tuple(shape)}"
+            )
+    if initial_state is not None and initial_state.pi[0].shape[1] != n_envs:
+        raise ValueError(
+            f"initial_state must be of shape [n_layers, n_envs={n_envs}, hidden], got "
+            f"{tuple(initial_state.pi[0].shape)}"
+        )
+
+
+def as_windows(
+    values: th.Tensor, log_prob: th.Tensor, entropy: th.Tensor | None, n_envs: int
+) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+    """Turn results of ``n_envs * n_steps`` rows into ``[n_envs, n_steps]``."""
+    return (
+        values.view(n_envs, -1),
+        log_prob.view(n_envs, -1),
+        None if entropy is None else entropy.view(n_envs, -1),
+    )
