@@ -133,6 +133,8 @@ def to_sb3_contrib(model: RecurrentPPO) -> sb3_contrib.RecurrentPPO:
     except ImportError as error:
         raise ImportError("to_sb3_contrib needs sb3-contrib: pip install sb3-contrib") from error
 
+    if not isinstance(model, RecurrentPPO):
+        raise ValueError(f"model must be a thrust_pomdp.RecurrentPPO, got {model!r}")
     classes: dict[type[RecurrentActorCriticPolicy], Any] = {
         MlpLstmPolicy: their_policies.MlpLstmPolicy,
         CnnLstmPolicy: their_policies.CnnLstmPolicy,

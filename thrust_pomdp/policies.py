@@ -548,6 +548,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 "state must be the (hidden, cell) pair that predict() returned, each of shape "
                 f"(n_layers, n_envs, hidden) = {shape} for {n_envs} observation(s), got {shapes}"
             )
+        if not all(np.isfinite(part).all() for part in state):
+            raise ValueError("state must be finite: the weights or an observation have spoilt it")
         hidden, cell = (th.as_tensor(p, dtype=th.float32, device=self.device) for p in state)
         return hidden, cell
 

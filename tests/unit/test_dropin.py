@@ -383,6 +383,9 @@ class TestNonFinite:
         model = make_model()
         with pytest.raises(ValueError, match=r"non-finite observation given to predict\(\)"):
             model.predict(np.array([0.0, np.nan, 0.0], np.float32))
+        spoilt = np.full((1, 1, 8), np.nan)
+        with pytest.raises(ValueError, match="state must be finite"):
+            model.predict(np.zeros(3, np.float32), (spoilt, spoilt))
 
     def test_keys_of_dicts_are_named(self):
         class FaultyDict(FaultyEnv):
