@@ -188,7 +188,9 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the window surface."""
-        self.single.close()  # type: ignore[no-untyped-call]
+        # Gymnasium 1.1 closes on deletion also what its constructor refused.
+        if hasattr(self, "single"):
+            self.single.close()  # type: ignore[no-untyped-call]
 
     # --------------------------------------------------------- as SyncVectorEnv, for its users
 
