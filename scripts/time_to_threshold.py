@@ -1,0 +1,149 @@
+"""Seconds of training until an evaluation reaches a mean, against sb3-contrib's RecurrentPPO.
+
+    python scripts/time_to_threshold.py --seeds 5 --out results/threshold
+
+FlickeringCartPole-v0, each contender with its better setting and on the vector environment it comes
+with, both with the same normaliser and reward scale. Every 8,192 steps 20 fresh episodes are played
+with the most likely actions and memory carried through each episode; their time does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import sb3_contrib
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import LinearSchedule
+
+from thrust_pomdp import VecNormalizeVisible, make_vec_env
+from thrust_pomdp.experiment.training import RunSpec, VecScaleReward, make_model, make_training_env
+
+ENV_ID = "thrust_pomdp:FlickeringCartPole-v0"
+THRESHOLDS = (300, 450)
+EVERY, EPISODES = 8_192, 20
+
+
+class UntilThresholds(BaseCallback):
+    """Evaluates now and then, and notes when each threshold was first reached."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.reached: dict[int, tuple[float, int]] = {}
+        self.excluded = 0.0
+
+    def _on_training_start(self) -> None:
+        self.start = time.perf_counter()
+        self.next = EVERY
+
+    def _on_step(self) -> bool:
+        return len(self.reached) < len(THRESHOLDS)
+
+    def _on_rollout_end(self) -> None:
+        if self.num_timesteps < self.next:
+            return
+        self.next += EVERY
+        paused = time.perf_counter()
+        mean = self.evaluate()
+        for threshold in THRESHOLDS:
+            if mean >= threshold and threshold not in self.reached:
+                seconds = paused - self.start - self.excluded
+                self.reached[threshold] = (seconds, self.num_timesteps)
+        self.excluded += time.perf_counter() - paused
+
+    def evaluate(self) -> float:
+        env = VecNormalizeVisible(
+            make_vec_env(ENV_ID, EPISODES, seed=self.seed + 5_000 + self.num_timesteps),
+            training=False,
+            norm_reward=False,
+        )
+        trained = self.model.get_vec_normalize_env()
+        assert trained is not None
+        env.obs_rms = deepcopy(trained.obs_rms)
+        mode = self.model.policy.training
+        mean, _ = evaluate_policy(self.model, env, EPISODES)
+        self.model.policy.set_training_mode(mode)
+        env.close()
+        return float(mean)
+
+
+def make_theirs(seed: int) -> Any:
+    """Separate LSTMs, their better setting for this task, with SB3's vector environment."""
+    venv = sb3_make_vec_env(ENV_ID, 16, seed=seed)
+    env = VecScaleReward(VecNormalizeVisible(venv, norm_reward=False), 0.02)
+    return sb3_contrib.RecurrentPPO(
+        "MlpLstmPolicy",
+        env,
+        n_steps=128,
+        batch_size=512,
+        n_epochs=4,
+        learning_rate=LinearSchedule(1.5e-3, 7.5e-5, 1.0),
+        clip_range_vf=0.2,
+        ent_coef=0.01,
+        seed=seed,
+        device="cpu",
+        policy_kwargs={"lstm_hidden_size": 64, "net_arch": []},
+    )
+
+
+def run(job: tuple[str, int]) -> tuple[str, int, dict[int, tuple[float, int]]]:
+    who, number = job
+    th.set_num_threads(1)
+    spec = RunSpec("lstm", ENV_ID, number)
+    if who == "ours":
+        model = make_model(spec, make_training_env(spec))
+        budget = spec.total_timesteps
+    else:
+        model, budget = make_theirs(spec.training_seed), 600_000
+    callback = UntilThresholds(spec.training_seed)
+    model.learn(budget, callback=callback)
+    return who, number, callback.reached
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    jobs = [(who, seed) for who in ("sb3-contrib", "ours") for seed in range(args.seeds)]
+    rows: list[tuple[str, int, int, float, float]] = []
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        for who, seed, reached in pool.map(run, jobs):
+            for threshold in THRESHOLDS:
+                seconds, steps = reached.get(threshold, (math.inf, math.inf))
+                rows.append((who, seed, threshold, seconds, steps))
+                print(f"{who} seed {seed}: {threshold} after {seconds:.1f} s, {steps} steps",
+                      flush=True)  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    with (args.out / "threshold.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("contender", "seed", "threshold", "seconds", "steps"))
+        writer.writerows((*row[:3], f"{row[3]:.1f}", row[4]) for row in rows)
+    for threshold in THRESHOLDS:
+        ours, theirs = (
+            statistics.median(row[3] for row in rows if (row[0], row[2]) == (who, threshold))
+            for who in ("ours", "sb3-contrib")
+        )
+        print(f"{threshold}: median {ours:.1f} s against {theirs:.1f} s, {theirs / ours:.1f} x")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
