@@ -19,6 +19,20 @@ from thrust_pomdp.sequences import ResetLayout
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
+#: In a scripted frame (observation, ``info["blanked"]``) this flag leaves the key out.
+UNTOLD = object()
+
+
+def scripted_frame(space: spaces.Space, frame: tuple[Any, Any]) -> tuple[Any, dict[str, Any]]:
+    """Turn a written frame into what an environment returns: observation and info."""
+    obs, flag = frame
+    if isinstance(space, spaces.Dict):
+        obs = {key: np.array(part, space[key].dtype) for key, part in obs.items()}
+    else:
+        obs = np.array(obs, space.dtype)
+    return obs, {} if flag is UNTOLD else {"blanked": flag}
+
+
 class FixedLengthEnv(gym.Env):
     """Random observations; each episode lasts ``length`` steps, ended in turn by termination and
     truncation (``ends="both"``), or always in the one way."""

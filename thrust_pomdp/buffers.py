@@ -13,7 +13,7 @@ A minibatch is a set of whole rows on the right, so it needs neither padding nor
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.observations import map_obs
-from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, zero_states
+from thrust_pomdp.sequences import ResetLayout, RNNStates
 
 Array = NDArray[Any]
 
@@ -83,7 +83,7 @@ class SequenceBatch(NamedTuple):
         )
 
 
-def map_states(states: RNNStates, function: Any) -> RNNStates:
+def map_states(states: RNNStates, function: Callable[[th.Tensor], th.Tensor]) -> RNNStates:
     """Apply ``function`` to each of the four state tensors."""
     pi, vf = states
     mapped = (function(pi[0]), function(pi[1]))
@@ -95,7 +95,7 @@ def map_states(states: RNNStates, function: Any) -> RNNStates:
 class _SequenceStorage:
     """What the Box and the Dict buffer add to SB3's; mixed in before the SB3 class.
 
-    The SB3 class owns the arrays of the window and its ``add``; this one owns what connects a
+    The SB3 class owns the arrays of the window; this one owns how they are filled, what connects a
     window to the next (the states that enter step 0 and the episode starts of step 0) and the
     change of layout.
     """
@@ -301,11 +301,10 @@ class _SequenceStorage:
         self.episode_start_carry = ended.copy()
         self._carried_state = None
         if final_state is not None:
-            where = th.from_numpy(ended).to(final_state.pi[0].device)
-            pi = zero_states(_detach(final_state.pi), where)
-            shared = final_state.vf is final_state.pi
-            vf = pi if shared else zero_states(_detach(final_state.vf), where)
-            self._carried_state = RNNStates(pi, vf)
+            where = th.from_numpy(ended).to(final_state.pi[0].device)[None, :, None]
+            self._carried_state = map_states(
+                final_state, lambda tensor: tensor.detach().masked_fill(where, 0.0)
+            )
 
     def compute_returns_and_advantage(
         self, last_values: th.Tensor, dones: Array, valid_steps: int | None = None
@@ -421,10 +420,6 @@ def _put(name: str, row: Array, array: Any) -> None:
 
 def _copy(tensor: th.Tensor) -> th.Tensor:
     return tensor.detach().clone()
-
-
-def _detach(states: LSTMState) -> LSTMState:
-    return states[0].detach(), states[1].detach()
 
 
 def sequences_per_minibatch(batch_size: int | None, n_steps: int, n_envs: int) -> int:

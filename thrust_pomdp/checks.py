@@ -13,15 +13,15 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
-from thrust_pomdp.observations import check_finite
+from thrust_pomdp.observations import check_finite, named_parts
 from thrust_pomdp.policies import (
     RecurrentActorCriticCnnPolicy,
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
 
-#: What SB3 can turn into features, alone or as values of a Dict.
-_OBSERVATION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+#: What SB3 can act in, and turn into features, alone or as values of a Dict.
+_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def check_env(env: Any) -> None:
@@ -35,13 +35,13 @@ def check_env(env: Any) -> None:
     space = env.observation_space
     subspaces = list(space.values()) if isinstance(space, spaces.Dict) else [space]
     for subspace in subspaces:
-        if not isinstance(subspace, (*_OBSERVATION_SPACES, spaces.Dict)):
+        if not isinstance(subspace, (*_SPACES, spaces.Dict)):
             raise ValueError(
                 "observation_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, or "
                 f"a Dict of these, got {space}"
             )
         _check_shape("observation_space", subspace)
-    if not isinstance(env.action_space, _OBSERVATION_SPACES):
+    if not isinstance(env.action_space, _SPACES):
         raise ValueError(
             "action_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, "
             f"got {env.action_space}"
@@ -162,8 +162,8 @@ def check_finite_step(obs: Any, rewards: NDArray[Any] | None, step: int) -> None
     :param step: step of the rollout that the observations come before
     :raises ValueError: naming what is not finite, the environment and the step
     """
-    for key, part in obs.items() if isinstance(obs, dict) else [(None, obs)]:
-        check_finite(part[None], "observation" if key is None else f"observation {key!r}", step)
+    for name, part in named_parts("observation", obs):
+        check_finite(part[None], name, step)
     if rewards is not None:
         check_finite(rewards[None], "reward", step - 1)
 

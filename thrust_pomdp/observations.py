@@ -23,12 +23,23 @@ def stack_obs(observations: Sequence[Any]) -> Any:
     return np.stack(observations)
 
 
+def named_parts(name: str, obs: Any) -> list[tuple[str, Any]]:
+    """Name the arrays of observations for a message: ``name``, with the key in a dict."""
+    if isinstance(obs, dict):
+        return [(f"{name} {key!r}", part) for key, part in obs.items()]
+    return [(name, obs)]
+
+
+def _all_finite(array: Any) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
 def check_finite(array: Any, name: str, first_step: int = 0) -> None:
     """Refuse an array ``[n_steps, n_envs, ...]`` of floats that holds what is not finite.
 
     :raises ValueError: naming the environment and the step of the rollout
     """
-    if array.dtype.kind != "f" or np.isfinite(array).all():
+    if _all_finite(array):
         return
     step, env = (int(idx) for idx in np.argwhere(~np.isfinite(array))[0][:2])
     raise ValueError(
@@ -42,8 +53,7 @@ def check_finite_obs(obs: Any, name: str) -> None:
 
     :raises ValueError: naming them
     """
-    for key, part in obs.items() if isinstance(obs, dict) else [(None, obs)]:
+    for part_name, part in named_parts(name, obs):
         array = np.asarray(part)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            where = "" if key is None else f" {key!r}"
-            raise ValueError(f"non-finite {name}{where}: {array}")
+        if not _all_finite(array):
+            raise ValueError(f"non-finite {part_name}: {array}")

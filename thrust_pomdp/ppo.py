@@ -189,12 +189,6 @@ class RecurrentPPO(OnPolicyAlgorithm):
             seed=seed,
             device=device,
             _init_setup_model=False,
-            supported_action_spaces=(
-                spaces.Box,
-                spaces.Discrete,
-                spaces.MultiDiscrete,
-                spaces.MultiBinary,
-            ),
         )
         self.batch_size = batch_size
         self.n_epochs = n_epochs
@@ -250,9 +244,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
         for name in ("gamma", "gae_lambda"):
             check_fraction(name, getattr(self, name))
         check_positive("max_grad_norm", self.max_grad_norm)
-        for name in ("clip_range", "clip_range_vf", "target_kl"):
+        if not callable(self.clip_range):
+            check_positive("clip_range", self.clip_range)
+        for name in ("clip_range_vf", "target_kl"):
             value = getattr(self, name)
-            if not (value is None and name != "clip_range") and not callable(value):
+            if value is not None and not callable(value):
                 check_positive(name, value)
         if self.window_state not in WINDOW_STATES:
             raise ValueError(
@@ -347,9 +343,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.policy.reset_noise(env.num_envs)
         callback.on_rollout_start()
 
+        if self.window_state == "zero":
+            self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
-        if self.window_state == "zero" or lstm_states is None:
-            lstm_states = self.policy.zero_states(env.num_envs)
+        assert lstm_states is not None
         step = make_step(self.policy)
         n_steps = 0
         while n_steps < n_rollout_steps:
@@ -402,7 +399,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
-        self._last_lstm_states = rollout_buffer.carried_state
+        self._last_lstm_states = rollout_buffer.carried_state or self.policy.zero_states(
+            env.num_envs
+        )
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True

@@ -115,7 +115,8 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
         and type(policy.action_dist)
         in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
         and policy.lstm_actor.num_layers == 1
-        and all(type(lstm) in (nn.LSTM, type(None)) for lstm in _memories(policy))
+        and type(policy.lstm_actor) is nn.LSTM
+        and type(policy.lstm_critic) in (nn.LSTM, type(None))
         and type(policy.mlp_extractor) is MlpExtractor
         and type(policy.action_net) is type(policy.value_net) is nn.Linear
         and not any(
@@ -124,10 +125,6 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
     )
 
 
-def _memories(policy: RecurrentActorCriticPolicy) -> tuple[nn.Module | None, ...]:
-    return policy.lstm_actor, policy.lstm_critic
-
-
-def _head(layers: nn.Module) -> nn.Module | None:
+def _head(layers: nn.Sequential) -> nn.Sequential | None:
     """Return the layers, None where there are none."""
-    return layers if isinstance(layers, nn.Sequential) and len(layers) > 0 else None
+    return layers if len(layers) > 0 else None

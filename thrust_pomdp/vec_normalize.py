@@ -176,14 +176,10 @@ class VecNormalizeVisible(VecNormalize):
         """Update the statistics with a batch of frames, then normalise it."""
         if not self.norm_obs:
             return deepcopy(obs)
-        masks: dict[str | None, Mask]
-        if isinstance(flags, np.ndarray) and flags.ndim == 1 and not isinstance(obs, dict):
-            masks = {None: flags}
-        else:
-            parts = self._parts(obs, flags)
-            masks = {key: blank_mask(frames, of_key) for key, frames, of_key in parts}
+        parts = self._parts(obs, flags)
+        masks = {key: blank_mask(frames, of_key) for key, frames, of_key in parts}
         if self.training:
-            for key, frames, _ in self._parts(obs, flags):
+            for key, frames, _ in parts:
                 update_visible(self._statistics(key), frames, masks[key])
         return self._transform(obs, masks, self._normalize_obs)
 

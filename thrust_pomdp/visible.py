@@ -40,6 +40,8 @@ def blank_mask(frames: Array, flags: Sequence[Any]) -> Mask:
     :return: bool, ``[n]`` or, if any flag names components, ``[n, *shape]``
     :raises ValueError: if a flag is neither a bool nor has the shape of its frame
     """
+    if isinstance(flags, np.ndarray) and flags.ndim == 1 and flags.dtype == np.bool_:
+        return flags  # a mask already
     if all(isinstance(flag, (bool, np.bool_)) for flag in flags):
         return np.array(flags, dtype=bool)
     if all(flag is None for flag in flags):

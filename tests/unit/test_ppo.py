@@ -171,6 +171,14 @@ class TestWindowStates:
         # Within a window memory is cleared by episode starts alone.
         assert all((recorder.entering[step].pi[0] != 0).any() for step in (1, WINDOW + 1))
 
+    @pytest.mark.parametrize("window_state", ["zero", "carry"])
+    def test_the_models_states_are_there_after_a_window_too(self, window_state):
+        model = make_model(window_state=window_state).learn(WINDOW * 3)
+        shapes = [t.shape for pair in model._last_lstm_states for t in pair]
+        assert shapes == [(1, 3, 16)] * 4
+        cleared = all(not t.any() for pair in model._last_lstm_states for t in pair)
+        assert cleared == (window_state == "zero")
+
     def test_carry_goes_on_with_the_memory_of_the_window_before(self):
         model, recorder = make_model(window_state="carry"), _Recorder()
         model.learn(2 * WINDOW * 3, callback=recorder)

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import UNTOLD, scripted_frame
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
@@ -27,9 +28,7 @@ import thrust_pomdp  # noqa: F401
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
-#: A frame is (observation, info["blanked"]); this flag leaves the key out.
-UNTOLD = object()
-
+#: (observation, info["blanked"])
 Frame = tuple[Any, Any]
 
 NUMBERS = spaces.Box(-200.0, 200.0, (1,), np.float32)
@@ -59,14 +58,7 @@ class ScriptedEnv(gym.Env):
         return obs, 1.0, not self._left, False, info
 
     def _next(self) -> tuple[Any, dict[str, Any]]:
-        obs, flag = self._left.pop(0)
-        if isinstance(self.observation_space, spaces.Dict):
-            obs = {
-                key: np.array(part, self.observation_space[key].dtype) for key, part in obs.items()
-            }
-        else:
-            obs = np.array(obs, self.observation_space.dtype)
-        return obs, {} if flag is UNTOLD else {"blanked": flag}
+        return scripted_frame(self.observation_space, self._left.pop(0))
 
 
 def play(*scripts: list[list[Frame]], space: spaces.Space = NUMBERS) -> DummyVecEnv:

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
+from helpers import UNTOLD, scripted_frame
 
 import thrust_pomdp  # noqa: F401
 from thrust_pomdp.wrappers import NormalizeVisibleObservation
@@ -20,9 +21,7 @@ from thrust_pomdp.wrappers import NormalizeVisibleObservation
 #: Normalised values have no bounds, of which Gymnasium's checker disapproves.
 UNBOUNDED = r".*A Box observation space (minimum|maximum) value is -?infinity"
 
-#: A frame is (observation, info["blanked"]); this flag leaves the key out.
-UNTOLD = object()
-
+#: (observation, info["blanked"])
 Frame = tuple[Any, Any]
 
 NUMBERS = spaces.Box(-200.0, 200.0, (1,), np.float32)
@@ -48,14 +47,7 @@ class ScriptedEnv(gym.Env):
         return obs, 2.5, not self._left, False, info
 
     def _next(self) -> tuple[Any, dict[str, Any]]:
-        obs, flag = self._left.pop(0)
-        if isinstance(self.observation_space, spaces.Dict):
-            obs = {
-                key: np.array(part, self.observation_space[key].dtype) for key, part in obs.items()
-            }
-        else:
-            obs = np.array(obs, self.observation_space.dtype)
-        return obs, {} if flag is UNTOLD else {"blanked": flag}
+        return scripted_frame(self.observation_space, self._left.pop(0))
 
 
 def normalized(*frames: Frame, space: spaces.Space = NUMBERS) -> NormalizeVisibleObservation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,8 @@ def plot(results: Sequence[RunResult], path: Path) -> None:
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
-    for arm, colour in zip(
-        dict.fromkeys(result.spec["arm"] for result in results), _COLOURS * 2, strict=False
-    ):
+    arms = dict.fromkeys(result.spec["arm"] for result in results)
+    for arm, colour in zip(arms, itertools.cycle(_COLOURS), strict=False):
         runs = [result for result in results if result.spec["arm"] == arm]
         for number, run in enumerate(runs):
             steps, means = zip(*run.curve, strict=True) if run.curve else ((), ())
