@@ -128,7 +128,7 @@ class FirstPass(BaseCallback):
 
 def ignore_resets(initial_state: Any, layout: ResetLayout) -> tuple[Any, ResetLayout]:
     """A planted fault: training that does not reset memory inside the window."""
-    no_starts = np.zeros(tuple(layout.steps.shape))
+    no_starts = np.zeros(tuple(layout.episode_starts.shape))
     return initial_state, ResetLayout.from_episode_starts(no_starts)
 
 

@@ -26,8 +26,16 @@ class PlainCategoricalDistribution(CategoricalDistribution):
 
     def proba_distribution(self, action_logits: th.Tensor) -> Self:
         """Set the logits, ``[rows, n_actions]``."""
-        self.log_probs = th.log_softmax(action_logits, dim=-1)
+        self.logits = action_logits
+        self._log_probs: th.Tensor | None = None
         return self
+
+    @property
+    def log_probs(self) -> th.Tensor:
+        """The log-probabilities of all actions, ``[rows, n_actions]``."""
+        if self._log_probs is None:
+            self._log_probs = th.log_softmax(self.logits, dim=-1)
+        return self._log_probs
 
     @property
     def distribution(self) -> Categorical:  # type: ignore[override]

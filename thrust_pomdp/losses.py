@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch as th
 
 from thrust_pomdp.buffers import SequenceBatch
+from thrust_pomdp.compiled import CategoricalPPOLoss, kernels_for
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 
 
@@ -43,6 +45,10 @@ def ppo_losses(
     :param vf_coef: weight of the value loss
     :param normalize_advantage: normalise the minibatch's advantages
     """
+    coefficients = (clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage)
+    losses = _compiled_losses(policy, batch, *coefficients)
+    if losses is not None:
+        return losses
     values, log_prob, entropy = policy.evaluate_sequences(
         batch.observations, batch.actions, batch.initial_state, batch.layout
     )
@@ -68,3 +74,35 @@ def ppo_losses(
         # The low-variance estimator of http://joschu.net/blog/kl-approx.html
         approx_kl = (ratio - 1 - log_ratio).mean()
     return Losses(loss, policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl)
+
+
+def _compiled_losses(
+    policy: RecurrentActorCriticPolicy,
+    batch: SequenceBatch,
+    clip_range: float,
+    clip_range_vf: float | None,
+    ent_coef: float,
+    vf_coef: float,
+    normalize_advantage: bool,
+) -> Losses | None:
+    """Compute the same in one compiled loop over the steps, where there is one."""
+    kernels = kernels_for(batch.advantages)
+    if kernels is None or kernels_for(policy.value_net.weight) is None:
+        return None
+    outputs = policy.categorical_windows(batch.observations, batch.initial_state, batch.layout)
+    if outputs is None:
+        return None
+    steps = (batch.old_log_prob, batch.old_values, batch.advantages, batch.returns)
+    terms = CategoricalPPOLoss.apply(  # type: ignore[no-untyped-call]
+        kernels,
+        *outputs,
+        (batch.actions.long().flatten(), *(part.flatten() for part in steps)),
+        (
+            float(clip_range),
+            math.inf if clip_range_vf is None else float(clip_range_vf),
+            float(ent_coef),
+            float(vf_coef),
+            bool(normalize_advantage),
+        ),
+    )
+    return Losses(*terms)

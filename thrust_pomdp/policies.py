@@ -340,13 +340,39 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             episode_starts = ResetLayout.from_episode_starts(episode_starts, actions.device)
         if self._evaluates_its_own_way():
             return self._evaluate_flat(obs, actions, initial_state, episode_starts)
+        distribution, values = self._window_heads(obs, initial_state, episode_starts)
+        log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
+        return as_windows(values, log_prob, distribution.entropy(), n_envs)
+
+    def categorical_windows(
+        self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
+    ) -> tuple[th.Tensor, th.Tensor] | None:
+        """Return logits and values of whole windows, for a loss that needs nothing else.
+
+        :return: logits ``[n_envs * n_steps, n_actions]`` and values ``[n_envs * n_steps]``; None
+            where actions are not categorical or a subclass evaluates them in its own way
+        """
+        if type(self.action_dist) is not PlainCategoricalDistribution:
+            return None
+        evaluates = RecurrentActorCriticPolicy.evaluate_sequences
+        patched = getattr(self.evaluate_sequences, "__func__", None) is not evaluates
+        if patched or self._evaluates_its_own_way():
+            return None
+        distribution, values = self._window_heads(obs, initial_state, layout)
+        assert isinstance(distribution, PlainCategoricalDistribution)
+        return distribution.logits, values.flatten()
+
+    def _window_heads(
+        self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
+    ) -> tuple[Distribution, th.Tensor]:
+        """Run memory and heads over whole windows: distribution and values, ``[rows, 1]``."""
         pi_features, vf_features = self._both_features(
             map_obs(lambda part: part.flatten(end_dim=1), obs)
         )
 
         def remember(lstm: nn.LSTM, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
-            sequences = features.view(n_envs, n_steps, -1)
-            return lstm_sequences(lstm, sequences, episode_starts, states).flatten(end_dim=1)
+            sequences = features.view(*layout.episode_starts.shape, -1)
+            return lstm_sequences(lstm, sequences, layout, states).flatten(end_dim=1)
 
         pi_state, vf_state = initial_state or (None, None)
         memory_pi = remember(self.lstm_actor, pi_features, pi_state)
@@ -356,10 +382,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             memory_vf = self._critic_memory(memory_pi, vf_features)
         # SB3's distribution objects keep what they were last given, here a whole autograd graph.
         kept, self.action_dist = self.action_dist, copy.copy(self.action_dist)
-        distribution, values = self._heads(memory_pi, memory_vf)
+        heads = self._heads(memory_pi, memory_vf)
         self.action_dist = kept
-        log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
-        return as_windows(values, log_prob, distribution.entropy(), n_envs)
+        return heads
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
@@ -382,7 +407,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             map_obs(lambda part: part.flatten(end_dim=1), obs),
             self._distribution_actions(actions.flatten(end_dim=1)),
             self.zero_states(n_envs) if initial_state is None else initial_state,
-            layout.episode_starts().flatten().float(),
+            layout.episode_starts.flatten().float(),
         )
         return as_windows(values, log_prob, entropy, n_envs)
 

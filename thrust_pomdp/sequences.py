@@ -20,14 +20,16 @@ Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from torch import nn
+
+from thrust_pomdp.compiled import LSTMRows, kernels_for, load_kernels
 
 #: Hidden and cell state of an LSTM, each ``[n_layers, n_seq, hidden]``.
 LSTMState = tuple[th.Tensor, th.Tensor]
@@ -51,25 +53,70 @@ class RNNStates(NamedTuple):
     vf: LSTMState
 
 
-@dataclass(frozen=True)
-class ResetLayout:
+class _ExtendedRows(NamedTuple):
     """Where the steps of each window lie in its extended row, and which extended steps are flagged.
-
-    Made on the host from the episode starts, once per window; the tensors live on the device of
-    the network, so that nothing needs to be read back while it runs.
 
     :param steps: position of each step in its row, ``[n_seq, n_steps]``, int64
     :param flat_steps: the same in the extended rows laid out time-major and flattened, ``[n_seq *
         n_steps]``: ``steps * n_seq + row``
     :param flags: input columns of the extended rows, ``[length, n_seq, 2]``, float32: 1 in column 0
         at reset steps, 1 in column 1 at hold steps, else 0
-    :param starts: whether the row's first step starts an episode, ``[n_seq]``, bool
     """
 
     steps: th.Tensor
     flat_steps: th.Tensor
     flags: th.Tensor
-    starts: th.Tensor
+
+    @classmethod
+    def of(cls, starts: NDArray[np.bool_], device: th.device | str) -> _ExtendedRows:
+        n_seq, n_steps = starts.shape
+        resets = starts.copy()
+        resets[:, 0] = False  # the initial state is zeroed instead
+        steps = np.arange(n_steps) + np.cumsum(resets, axis=1)
+        length = int(steps[:, -1].max()) + 1
+        if length > n_steps:
+            length += -length % _LENGTH_MULTIPLE
+        flags = np.zeros((length, n_seq, 2), dtype=np.float32)
+        rows, columns = np.nonzero(resets)
+        flags[steps[rows, columns] - 1, rows, 0] = 1.0
+        flags[:, :, 1] = np.arange(length)[:, None] > steps[:, -1]
+        flat_steps = (steps * n_seq + np.arange(n_seq)[:, None]).reshape(-1)
+        return cls(*(th.from_numpy(part).to(device) for part in (steps, flat_steps, flags)))
+
+    def select(self, rows: th.Tensor) -> _ExtendedRows:
+        steps = self.steps.index_select(0, rows)
+        return _ExtendedRows(steps, _flatten(steps, len(steps)), self.flags.index_select(1, rows))
+
+    def split(self, n_rows: int) -> list[_ExtendedRows]:
+        n_seq, n_steps = self.steps.shape
+        flat_steps = _flatten(self.steps, n_rows)
+        parts = []
+        for start in range(0, n_seq, n_rows):
+            rows = slice(start, min(start + n_rows, n_seq))
+            steps, size = self.steps[rows], rows.stop - start
+            flat = (
+                flat_steps[start * n_steps : rows.stop * n_steps]
+                if size == n_rows
+                else _flatten(steps, size)
+            )
+            parts.append(_ExtendedRows(steps, flat, self.flags[:, rows]))
+        return parts
+
+
+class ResetLayout:
+    """Where episodes start in a set of windows, as the sequence layer wants to know it.
+
+    The compiled loops read the flags as they are. Without them the layer works on extended rows;
+    these are laid out on the host, once per window, and live on the device of the network, so that
+    nothing needs to be read back while it runs.
+
+    :param episode_starts: ``[n_seq, n_steps]``, bool
+    :param extended: the extended rows, if they are known already
+    """
+
+    def __init__(self, episode_starts: th.Tensor, extended: _ExtendedRows | None = None) -> None:
+        self.episode_starts = episode_starts
+        self._extended = extended
 
     @classmethod
     def from_episode_starts(
@@ -83,55 +130,30 @@ class ResetLayout:
         if isinstance(episode_starts, th.Tensor):
             episode_starts = episode_starts.detach().cpu().numpy()
         starts = np.asarray(episode_starts) != 0
-        n_seq, n_steps = starts.shape
-        resets = starts.copy()
-        resets[:, 0] = False  # the initial state is zeroed instead
-        steps = np.arange(n_steps) + np.cumsum(resets, axis=1)
-        length = int(steps[:, -1].max()) + 1
-        if length > n_steps:
-            length += -length % _LENGTH_MULTIPLE
-        flags = np.zeros((length, n_seq, 2), dtype=np.float32)
-        rows, columns = np.nonzero(resets)
-        flags[steps[rows, columns] - 1, rows, 0] = 1.0
-        flags[:, :, 1] = np.arange(length)[:, None] > steps[:, -1]
-        flat_steps = (steps * n_seq + np.arange(n_seq)[:, None]).reshape(-1)
-        return cls(
-            steps=th.from_numpy(steps).to(device),
-            flat_steps=th.from_numpy(flat_steps).to(device),
-            flags=th.from_numpy(flags).to(device),
-            starts=th.from_numpy(starts[:, 0].copy()).to(device),
-        )
+        if th.device(device).type == "cpu" and load_kernels() is not None:
+            return cls(th.from_numpy(starts))
+        return cls(th.from_numpy(starts).to(device), _ExtendedRows.of(starts, device))
 
-    def episode_starts(self) -> th.Tensor:
-        """Return the flags that the layout was made from, ``[n_seq, n_steps]``, bool."""
-        inside = self.steps.diff(dim=1) > 1
-        return th.cat((self.starts[:, None], inside), dim=1)
+    @property
+    def extended(self) -> _ExtendedRows:
+        """The extended rows."""
+        if self._extended is None:  # on the CPU, but not for the compiled loops
+            self._extended = _ExtendedRows.of(self.episode_starts.numpy(), "cpu")
+        return self._extended
 
     def select(self, rows: th.Tensor) -> ResetLayout:
         """Return the layout of some rows, ``rows`` being their indices, int64."""
-        steps = self.steps.index_select(0, rows)
-        return ResetLayout(
-            steps,
-            _flatten(steps, len(steps)),
-            self.flags.index_select(1, rows),
-            self.starts.index_select(0, rows),
-        )
+        extended = None if self._extended is None else self._extended.select(rows)
+        return ResetLayout(self.episode_starts.index_select(0, rows), extended)
 
     def split(self, n_rows: int) -> list[ResetLayout]:
         """Split into layouts of ``n_rows`` rows each, the last one taking what is left."""
-        n_seq, n_steps = self.steps.shape
-        flat_steps = _flatten(self.steps, n_rows)
-        parts = []
-        for start in range(0, n_seq, n_rows):
-            rows = slice(start, min(start + n_rows, n_seq))
-            steps, size = self.steps[rows], rows.stop - start
-            flat = (
-                flat_steps[start * n_steps : rows.stop * n_steps]
-                if size == n_rows
-                else _flatten(steps, size)
-            )
-            parts.append(ResetLayout(steps, flat, self.flags[:, rows], self.starts[rows]))
-        return parts
+        starts = th.split(self.episode_starts, n_rows)
+        if self._extended is None:
+            return [ResetLayout(part) for part in starts]
+        return [
+            ResetLayout(*parts) for parts in zip(starts, self._extended.split(n_rows), strict=True)
+        ]
 
 
 def _flatten(steps: th.Tensor, n_rows: int) -> th.Tensor:
@@ -196,19 +218,53 @@ def lstm_sequences(
         when None. Where the first step starts an episode they are zeroed.
     :return: the top layer's outputs ``[n_seq, n_steps, hidden]``
     """
+    kernels = kernels_for(features, *lstm_weights(lstm, 0))
+    if kernels is not None:
+        return _run_compiled(kernels, lstm, features, layout, states)[0]
     hiddens, _ = _run_layers(lstm, features, layout, states)
-    return hiddens[-1].index_select(0, layout.flat_steps).view(*layout.steps.shape, -1)
+    return hiddens[-1].index_select(0, layout.extended.flat_steps).view(*features.shape[:2], -1)
 
 
 def lstm_sequences_and_states(
     lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
 ) -> tuple[th.Tensor, LSTMState]:
     """Run the LSTM like :func:`lstm_sequences` and return the states after the last step too."""
+    kernels = kernels_for(features, *lstm_weights(lstm, 0))
+    if kernels is not None:
+        return _run_compiled(kernels, lstm, features, layout, states)
     hiddens, cells = _run_layers(lstm, features, layout, states)
-    outputs = hiddens[-1].index_select(0, layout.flat_steps).view(*layout.steps.shape, -1)
+    outputs = hiddens[-1].index_select(0, layout.extended.flat_steps).view(*features.shape[:2], -1)
     # Hold steps keep the cell state, not the output: that one is read at the last real step.
-    last = layout.flat_steps.view_as(layout.steps)[:, -1]
+    last = layout.extended.flat_steps.view(features.shape[:2])[:, -1]
     return outputs, (th.stack([h.index_select(0, last) for h in hiddens]), th.cat(cells))
+
+
+def _run_compiled(
+    kernels: ModuleType,
+    lstm: nn.LSTM,
+    features: th.Tensor,
+    layout: ResetLayout,
+    states: LSTMState | None,
+) -> tuple[th.Tensor, LSTMState]:
+    """Run all layers through the compiled loops, which zero the state themselves."""
+    if states is None:
+        zeros = features.new_zeros(lstm.num_layers, len(features), lstm.hidden_size)
+        states = (zeros, zeros)
+    output, hiddens, cells = features, [], []
+    for layer in range(lstm.num_layers):
+        if layer > 0:
+            output = _dropout(lstm, output)
+        output, h, c = LSTMRows.apply(  # type: ignore[no-untyped-call]
+            kernels,
+            output,
+            layout.episode_starts,
+            states[0][layer],
+            states[1][layer],
+            *lstm_weights(lstm, layer),
+        )
+        hiddens.append(h)
+        cells.append(c)
+    return output, (th.stack(hiddens), th.stack(cells))
 
 
 def _run_layers(
@@ -220,20 +276,21 @@ def _run_layers(
         ``[1, n_seq, hidden]``
     """
     n_seq, n_steps, n_features = features.shape
-    length = len(layout.flags)
+    extended = layout.extended
+    length = len(extended.flags)
     if states is None:
         zeros = features.new_zeros(lstm.num_layers, n_seq, lstm.hidden_size)
         states = (zeros, zeros)
     else:
-        states = zero_states(states, layout.starts)
-    flags = layout.flags.to(features.dtype)
+        states = zero_states(states, layout.episode_starts[:, 0])
+    flags = extended.flags.to(features.dtype)
     columns = _flag_columns(lstm.hidden_size, features.dtype, features.device)
 
     # All inputs of a flagged step other than its flag must be exactly zero. Above the first layer
     # that needs nothing more: outputs of reset steps are zero, what a hold step adds is ignored.
-    extended = features.new_zeros(length * n_seq, n_features)
     rows = features.reshape(n_seq * n_steps, n_features)
-    output = extended.index_copy(0, layout.flat_steps, rows)
+    empty = features.new_zeros(length * n_seq, n_features)
+    output = empty.index_copy(0, extended.flat_steps, rows)
     hiddens, cells = [], []
     for layer in range(lstm.num_layers):
         if layer > 0:
@@ -293,7 +350,9 @@ def check_windows(
 
     :raises ValueError: naming the part, the size it must have and the size it has
     """
-    starts = episode_starts if isinstance(episode_starts, th.Tensor) else episode_starts.steps
+    starts = (
+        episode_starts if isinstance(episode_starts, th.Tensor) else episode_starts.episode_starts
+    )
     sizes = {
         "obs": next(iter(obs.values())).shape[:2] if isinstance(obs, dict) else obs.shape[:2],
         "episode_starts": starts.shape,

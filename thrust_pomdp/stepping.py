@@ -17,15 +17,19 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
+from thrust_pomdp.compiled import CompiledCell, kernels_for, sample_categorical
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_weights, zero_states
+from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_step, lstm_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]
+
+#: (features, states, starts) -> (output, states)
+Cell = Callable[[th.Tensor, LSTMState, th.Tensor], tuple[th.Tensor, LSTMState]]
 
 #: Methods whose meaning the prepared step relies on: where a subclass changes one, it is not used.
 _METHODS = (
@@ -51,23 +55,13 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     """
     if not _is_common(policy):
         return policy
-    extractor = policy.mlp_extractor
-    pi_memory = lstm_weights(policy.lstm_actor, 0)
-    vf_memory = None if policy.lstm_critic is None else lstm_weights(policy.lstm_critic, 0)
-    critic = policy.critic
+    extractor, critic = policy.mlp_extractor, policy.critic
+    pi_cell = _make_cell(policy.lstm_actor)
+    vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
-    action_net: Any = policy.action_net
-    action_weight, action_bias = action_net.weight, action_net.bias
+    sample = _make_sampler(policy)
     value_weight, value_bias = policy.value_net.weight, policy.value_net.bias
-    on_cpu = policy.device.type == "cpu"
-    action_dist: Any = policy.action_dist
-    # A Gaussian's spread is a parameter of its own.
-    spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
     action_shape = (-1, *(policy.action_space.shape or ()))
-
-    def cell(features: th.Tensor, states: LSTMState, weights: Any) -> tuple[th.Tensor, LSTMState]:
-        hidden, c = th.lstm_cell(features, (states[0][0], states[1][0]), *weights)
-        return hidden, (hidden[None], c[None])
 
     def step(
         obs: th.Tensor, states: RNNStates, episode_starts: th.Tensor
@@ -75,13 +69,9 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
         features = obs.float().flatten(1)
         pi_states, vf_states = states
         starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
-        if not on_cpu or starts.any():
-            pi_states = zero_states(pi_states, starts)
-            if vf_memory is not None:
-                vf_states = zero_states(vf_states, starts)
-        memory_pi, pi_states = cell(features, pi_states, pi_memory)
-        if vf_memory is not None:
-            memory_vf, vf_states = cell(features, vf_states, vf_memory)
+        memory_pi, pi_states = pi_cell(features, pi_states, starts)
+        if vf_cell is not None:
+            memory_vf, vf_states = vf_cell(features, vf_states, starts)
         else:
             memory_vf, vf_states = memory_pi, pi_states
             if critic is not None:
@@ -91,13 +81,41 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
         if pi_head is not None:
             memory_pi = pi_head(memory_pi)
         values = linear(memory_vf, value_weight, value_bias)
-        parameters = linear(memory_pi, action_weight, action_bias)
-        distribution = action_dist.proba_distribution(parameters, *spread)
-        actions = distribution.sample()
-        log_prob = distribution.log_prob(actions)
+        actions, log_prob = sample(memory_pi)
         return actions.reshape(action_shape), values, log_prob, RNNStates(pi_states, vf_states)
 
     return step
+
+
+def _make_cell(lstm: nn.LSTM) -> Cell:
+    """Return one LSTM layer's step."""
+    weights = lstm_weights(lstm, 0)
+    kernels = kernels_for(*weights)
+    if kernels is not None:
+        return CompiledCell(kernels, weights)
+    return lambda features, states, starts: lstm_step(lstm, features, states, starts)
+
+
+def _make_sampler(
+    policy: RecurrentActorCriticPolicy,
+) -> Callable[[th.Tensor], tuple[th.Tensor, th.Tensor]]:
+    """Return what draws actions, and their log-probabilities, from what the actor makes of it."""
+    action_net, action_dist = policy.action_net, policy.action_dist
+    assert isinstance(action_net, nn.Linear)
+    weight, bias = action_net.weight, action_net.bias
+    kernels = kernels_for(weight)
+    if kernels is not None and isinstance(action_dist, PlainCategoricalDistribution):
+        return lambda latent: sample_categorical(kernels, linear(latent, weight, bias))
+    # A Gaussian's spread is a parameter of its own.
+    spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
+
+    def sample(latent: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        distribution: Any = action_dist
+        distribution = distribution.proba_distribution(linear(latent, weight, bias), *spread)
+        actions = distribution.sample()
+        return actions, distribution.log_prob(actions)
+
+    return sample
 
 
 def _is_common(policy: RecurrentActorCriticPolicy) -> bool:

@@ -196,8 +196,10 @@ class TestMinibatches:
         for batch in buffer.to_minibatches(2):
             inside = batch.episode_starts.clone()
             inside[:, 0] = False
-            assert th.equal(batch.layout.starts, batch.episode_starts[:, 0])
-            assert th.equal(batch.layout.flags[:, :, 0].sum(dim=0), inside.sum(dim=1).float())
+            assert th.equal(batch.layout.episode_starts, batch.episode_starts)
+            assert th.equal(
+                batch.layout.extended.flags[:, :, 0].sum(dim=0), inside.sum(dim=1).float()
+            )
 
     def test_refuses_less_than_one_environment(self):
         with pytest.raises(ValueError, match="envs_per_minibatch must be at least 1, got 0"):

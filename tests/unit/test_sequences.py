@@ -166,25 +166,28 @@ class TestNothingCrossesAnEpisodeStart:
         assert not th.equal(outputs[[1, 3]], from_zero[[1, 3]])
 
 
+def extended(pattern: np.ndarray):
+    return ResetLayout.from_episode_starts(pattern).extended
+
+
 class TestLayout:
     def test_no_start_inside_the_window_means_no_extra_step(self):
-        layout = ResetLayout.from_episode_starts(PATTERNS["first step"])
-        assert len(layout.flags) == N_STEPS
-        assert not layout.flags.any()
-        assert layout.starts.tolist() == [True, False, True, False]
+        rows = extended(PATTERNS["first step"])
+        assert len(rows.flags) == N_STEPS
+        assert not rows.flags.any()
 
     def test_the_drawing_of_the_docstring(self):
-        layout = ResetLayout.from_episode_starts(np.array([[1, 0, 0, 1, 0, 1]]))
-        assert layout.steps.tolist() == [[0, 1, 2, 4, 5, 7]]
-        assert layout.flags[:, 0, 0].tolist() == [0, 0, 0, 1, 0, 0, 1, 0]
-        assert layout.flags[:, 0, 1].tolist() == [0] * 8
+        rows = extended(np.array([[1, 0, 0, 1, 0, 1]]))
+        assert rows.steps.tolist() == [[0, 1, 2, 4, 5, 7]]
+        assert rows.flags[:, 0, 0].tolist() == [0, 0, 0, 1, 0, 0, 1, 0]
+        assert rows.flags[:, 0, 1].tolist() == [0] * 8
 
     def test_shorter_rows_hold_and_lengths_are_multiples_of_8(self):
-        layout = ResetLayout.from_episode_starts(PATTERNS["two in a row"])
-        assert layout.flags.shape == (16, N_SEQ, 2)  # 13 steps and at most 2 resets
-        last_steps = layout.steps[:, -1]
+        rows = extended(PATTERNS["two in a row"])
+        assert rows.flags.shape == (16, N_SEQ, 2)  # 13 steps and at most 2 resets
+        last_steps = rows.steps[:, -1]
         assert last_steps.tolist() == [14, 12, 12, 13]
-        holds = layout.flags[:, :, 1].sum(dim=0)
+        holds = rows.flags[:, :, 1].sum(dim=0)
         assert holds.tolist() == [1, 3, 3, 2]
 
     def test_selecting_rows_equals_laying_them_out(self):
@@ -198,20 +201,24 @@ class TestLayout:
         th.testing.assert_close(some, outputs[rows], rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 9])
-    def test_splitting_equals_selecting(self, n_rows):
+    @pytest.mark.parametrize("laid_out", [True, False])
+    def test_splitting_equals_selecting(self, n_rows, laid_out):
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
+        if laid_out:
+            assert layout.extended is layout.extended
         parts = layout.split(n_rows)
         assert len(parts) == -(-N_SEQ // n_rows)
         for number, part in enumerate(parts):
             rows = th.arange(N_SEQ)[number * n_rows : (number + 1) * n_rows]
             expected = layout.select(rows)
-            assert th.equal(part.steps, expected.steps)
-            assert th.equal(part.flat_steps, expected.flat_steps)
-            assert th.equal(part.flags, expected.flags)
-            assert th.equal(part.starts, expected.starts)
+            assert th.equal(part.episode_starts, expected.episode_starts)
+            # Laid out with the others, a row may hold for longer than it would alone.
+            assert th.equal(part.extended.steps, expected.extended.steps)
+            assert th.equal(part.extended.flat_steps, expected.extended.flat_steps)
+            assert th.equal(part.extended.flags, expected.extended.flags)
 
     def test_every_step_lies_at_a_place_of_its_own(self):
-        flat = ResetLayout.from_episode_starts(PATTERNS["scattered"]).flat_steps
+        flat = extended(PATTERNS["scattered"]).flat_steps
         assert len(flat) == N_SEQ * N_STEPS
         assert len(flat.unique()) == len(flat)
 

@@ -1,4 +1,4 @@
-"""The prepared step against ``policy.forward``: the same numbers, bit for bit."""
+"""The prepared step against ``policy.forward``: the same numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import MlpExtractor
 
+from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
 from thrust_pomdp.stepping import make_step
 
@@ -50,6 +51,15 @@ def outputs(step, policy, obs_shape=(3,), dtype=th.float32):
     return given
 
 
+def assert_same(ours, expected):
+    """Bit for bit; to rounding where the compiled loops do the step."""
+    for one, other in zip(ours, expected, strict=True):
+        if load_kernels() is None:
+            assert th.equal(one, other)
+        else:
+            th.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 ACTIONS = {
     "Discrete": spaces.Discrete(3),
     "Box": spaces.Box(-1, 1, (2,), np.float32),
@@ -63,8 +73,7 @@ def test_gives_what_forward_gives(case, actions):
     policy = make(actions=ACTIONS[actions], **PREPARED[case])
     step = make_step(policy)
     assert step is not policy  # else nothing is compared
-    for ours, expected in zip(outputs(step, policy), outputs(policy, policy), strict=True):
-        assert th.equal(ours, expected)
+    assert_same(outputs(step, policy), outputs(policy, policy))
 
 
 @pytest.mark.parametrize(
@@ -79,12 +88,9 @@ def test_other_vectors(space, dtype):
     policy = make(space)
     step = make_step(policy)
     assert step is not policy
-    for ours, expected in zip(
-        outputs(step, policy, space.shape, dtype),
-        outputs(policy, policy, space.shape, dtype),
-        strict=True,
-    ):
-        assert th.equal(ours, expected)
+    assert_same(
+        outputs(step, policy, space.shape, dtype), outputs(policy, policy, space.shape, dtype)
+    )
 
 
 def test_weights_that_change_in_place_are_followed():
@@ -96,8 +102,7 @@ def test_weights_that_change_in_place_are_followed():
             parameter.add_(0.1)
     after = outputs(step, policy)
     assert not th.equal(before[1], after[1])
-    for ours, expected in zip(after, outputs(policy, policy), strict=True):
-        assert th.equal(ours, expected)
+    assert_same(after, outputs(policy, policy))
 
 
 class TestLeftToForward:

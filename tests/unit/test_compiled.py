@@ -1,0 +1,309 @@
+"""The compiled loops against torch's own operations, and where they are left alone."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from helpers import fixed_length_envs, sharpen
+
+from thrust_pomdp import RecurrentPPO, compiled, losses, sequences
+from thrust_pomdp.compiled import CategoricalPPOLoss, CompiledCell, kernels_for, load_kernels
+from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step
+
+kernels = load_kernels()
+pytestmark = pytest.mark.skipif(kernels is None, reason="Numba is missing or switched off")
+
+
+@pytest.fixture
+def without_kernels(monkeypatch):
+    """Run a function on torch's own operations."""
+
+    def call(function, *args, **kwargs):
+        with monkeypatch.context() as patch:
+            for module in (sequences, losses):
+                patch.setattr(module, "kernels_for", lambda *tensors: None)
+            return function(*args, **kwargs)
+
+    return call
+
+
+class TestTanh:
+    def test_is_right_to_float32s_precision_from_end_to_end(self):
+        x = np.concatenate(
+            [np.linspace(-12, 12, 200_001), np.logspace(-30, 1, 1000), -np.logspace(-30, 1, 1000)]
+        ).astype(np.float32)
+        y = np.array([kernels._tanh(value) for value in x])
+        np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=5e-7, atol=0)
+        assert np.abs(y).max() <= 1.0 + 1e-7
+
+    def test_keeps_nan_and_bounds_infinity(self):
+        assert math.isnan(kernels._tanh(np.float32("nan")))
+        assert kernels._tanh(np.float32("inf")) == pytest.approx(1, abs=3e-7)
+        assert kernels._sigmoid(np.float32("-inf")) == pytest.approx(0, abs=3e-7)
+
+
+class TestLSTM:
+    @pytest.mark.parametrize("n_seq", [1, 2, 3, 5])
+    @pytest.mark.parametrize("hidden", [1, 3, 4, 7, 64])
+    @pytest.mark.parametrize("n_features", [1, 5])
+    def test_every_size_equals_the_reset_steps(self, without_kernels, n_seq, hidden, n_features):
+        th.manual_seed(0)
+        lstm = th.nn.LSTM(n_features, hidden)
+        features = th.randn(n_seq, 11, n_features, requires_grad=True)
+        states = tuple(th.randn(1, n_seq, hidden, requires_grad=True) for _ in range(2))
+        layout = ResetLayout.from_episode_starts(np.random.default_rng(0).random((n_seq, 11)) < 0.2)
+        weights = th.randn(n_seq, 11, hidden)
+        leaves = [features, *states, *lstm.parameters()]
+
+        def run():
+            outputs = lstm_sequences(lstm, features, layout, states)
+            return outputs, th.autograd.grad((outputs * weights).sum(), leaves)
+
+        (outputs, gradients), (expected, expected_gradients) = run(), without_kernels(run)
+        th.testing.assert_close(outputs, expected, rtol=0, atol=1e-6)
+        for gradient, other in zip(gradients, expected_gradients, strict=True):
+            th.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+    def test_a_graph_can_be_gone_through_twice(self):
+        lstm = th.nn.LSTM(2, 4)
+        layout = ResetLayout.from_episode_starts(np.zeros((2, 5)))
+        outputs = lstm_sequences(lstm, th.randn(2, 5, 2), layout)
+        once, again = (
+            th.autograd.grad(outputs.sum(), lstm.parameters(), retain_graph=True) for _ in range(2)
+        )
+        assert all(th.equal(a, b) for a, b in zip(once, again, strict=True))
+
+    def test_a_second_derivative_is_refused_rather_than_wrong(self):
+        lstm = th.nn.LSTM(2, 4)
+        layout = ResetLayout.from_episode_starts(np.zeros((2, 5)))
+        outputs = lstm_sequences(lstm, th.randn(2, 5, 2), layout)
+        loss = outputs.square().sum()
+        gradient = th.autograd.grad(loss, lstm.weight_hh_l0, create_graph=True)[0]
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            gradient.sum().backward()
+
+    @pytest.mark.parametrize("where", ["weights", "features", "states"])
+    def test_a_nan_shows(self, where):
+        lstm = th.nn.LSTM(2, 4)
+        features, states = th.randn(1, 5, 2), (th.zeros(1, 1, 4), th.zeros(1, 1, 4))
+        with th.no_grad():
+            {"weights": lstm.weight_hh_l0, "features": features, "states": states[1]}[where][:] = (
+                math.nan
+            )
+        outputs = lstm_sequences(
+            lstm, features, ResetLayout.from_episode_starts(np.zeros((1, 5))), states
+        )
+        assert outputs.isnan().all()
+        outputs.sum().backward()
+        assert lstm.weight_ih_l0.grad.isnan().any()
+
+    def test_frozen_weights_and_features_without_gradient(self):
+        lstm = th.nn.LSTM(2, 4).requires_grad_(False)
+        layout = ResetLayout.from_episode_starts(np.zeros((1, 5)))
+        assert not lstm_sequences(lstm, th.randn(1, 5, 2), layout).requires_grad
+        features = th.randn(1, 5, 2, requires_grad=True)
+        lstm_sequences(lstm, features, layout).sum().backward()
+        assert (features.grad != 0).all()
+
+
+class TestCell:
+    @pytest.mark.parametrize("n_envs", [1, 2, 3, 16])
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_equals_torchs_step(self, n_envs, bias):
+        lstm = th.nn.LSTM(3, 5, bias=bias)
+        cell = CompiledCell(kernels, sequences.lstm_weights(lstm, 0))
+        states = (th.randn(1, n_envs, 5), th.randn(1, n_envs, 5))
+        given = tuple(state.clone() for state in states)
+        starts = th.arange(n_envs) % 3 == 1
+        features = th.randn(n_envs, 3)
+        with th.no_grad():
+            expected, expected_states = lstm_step(lstm, features, states, starts)
+            output, new_states = cell(features, states, starts)
+        th.testing.assert_close(output, expected, rtol=0, atol=1e-6)
+        th.testing.assert_close(new_states, expected_states, rtol=0, atol=1e-6)
+        assert all(th.equal(a, b) for a, b in zip(states, given, strict=True))
+
+
+def loss_inputs(seed: int = 0, n_actions: int = 3, rows: int = 400):
+    generator = th.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return th.randn(*shape, generator=generator)
+
+    logits, values = 2 * normal(rows, n_actions), normal(rows)
+    actions = th.randint(n_actions, (rows,), generator=generator)
+    log_prob = th.log_softmax(logits, 1).gather(1, actions[:, None])[:, 0]
+    old_log_prob = log_prob + 0.3 * normal(rows)
+    batch = (actions, old_log_prob, values + 0.3 * normal(rows), normal(rows), normal(rows))
+    return logits, values, batch
+
+
+def definition(logits, values, batch, clip_range, clip_range_vf, ent_coef, vf_coef, normalize):
+    """SB3's PPO loss, as its train() writes it, in float64."""
+    actions, old_log_prob, old_values, advantages, returns = batch
+    old_log_prob, old_values, advantages, returns = (
+        part.double() for part in (old_log_prob, old_values, advantages, returns)
+    )
+    distribution = th.distributions.Categorical(logits=logits.double(), validate_args=False)
+    values = values.double()
+    if normalize:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    log_ratio = distribution.log_prob(actions) - old_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    policy_loss = -th.min(advantages * ratio, advantages * clipped).mean()
+    if clip_range_vf < math.inf:
+        values = old_values + (values - old_values).clamp(-clip_range_vf, clip_range_vf)
+    value_loss = th.nn.functional.mse_loss(returns, values)
+    entropy_loss = -distribution.entropy().mean()
+    loss = policy_loss + ent_coef * entropy_loss + vf_coef * value_loss
+    clip_fraction = ((ratio - 1).abs() > clip_range).double().mean()
+    return loss, policy_loss, value_loss, entropy_loss, clip_fraction, (
+        ratio - 1 - log_ratio
+    ).mean()  # fmt: skip
+
+
+class TestCategoricalLoss:
+    @pytest.mark.parametrize("clip_range_vf", [math.inf, 0.2])
+    @pytest.mark.parametrize("ent_coef", [0.0, 0.1])
+    @pytest.mark.parametrize("normalize", [True, False])
+    @pytest.mark.parametrize("n_actions", [1, 2, 9])
+    def test_terms_and_gradients(self, clip_range_vf, ent_coef, normalize, n_actions):
+        logits, values, batch = loss_inputs(n_actions=n_actions)
+        leaves = (logits.requires_grad_(), values.requires_grad_())
+        coefficients = (0.2, clip_range_vf, ent_coef, 0.7, normalize)
+        ours = CategoricalPPOLoss.apply(kernels, logits, values, batch, coefficients)
+        expected = definition(logits, values, batch, *coefficients)
+        for term, other in zip(ours, expected, strict=True):
+            th.testing.assert_close(term.double(), other, rtol=1e-5, atol=1e-6)
+        gradients = th.autograd.grad(3 * ours[0], leaves)
+        expected_gradients = th.autograd.grad(3 * expected[0], leaves)
+        for gradient, other in zip(gradients, expected_gradients, strict=True):
+            th.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-8)
+        assert 0.05 < ours[4] < 0.95  # both sides of the clip are met
+
+    def test_an_impossible_action_adds_nothing(self):
+        logits, values, batch = loss_inputs(n_actions=3)
+        actions = batch[0].clamp(max=1)
+        logits[:, 2] = -math.inf
+        coefficients = (0.2, math.inf, 0.1, 0.7, True)
+
+        def run(logits):
+            logits = logits.clone().requires_grad_()
+            terms = CategoricalPPOLoss.apply(
+                kernels, logits, values, (actions, *batch[1:]), coefficients
+            )
+            return terms, th.autograd.grad(terms[0], logits)[0]
+
+        terms, gradient = run(logits)
+        expected, expected_gradient = run(logits[:, :2].contiguous())
+        for term, other in zip(terms, expected, strict=True):
+            assert th.equal(term, other)
+        assert th.equal(gradient[:, :2], expected_gradient)
+        assert (gradient[:, 2] == 0).all()
+
+    @pytest.mark.parametrize("part", ["logits", "values", "advantages"])
+    def test_a_nan_shows(self, part):
+        logits, values, batch = loss_inputs()
+        {"logits": logits[0], "values": values[:1], "advantages": batch[3][:1]}[part][:] = math.nan
+        leaves = (logits.requires_grad_(), values.requires_grad_())
+        for clip_range_vf in (math.inf, 0.2):
+            loss = CategoricalPPOLoss.apply(
+                kernels, *leaves, batch, (0.2, clip_range_vf, 0.1, 0.7, True)
+            )[0]
+            assert loss.isnan()
+            assert any(g.isnan().any() for g in th.autograd.grad(loss, leaves))
+
+    @pytest.mark.parametrize(
+        "policy_kwargs",
+        [
+            {},
+            {"n_lstm_layers": 2, "net_arch": []},
+            {"shared_lstm": True, "enable_critic_lstm": False},
+            {"enable_critic_lstm": False},
+        ],
+    )
+    def test_a_whole_update_equals_torchs(self, without_kernels, policy_kwargs):
+        def train():
+            model = RecurrentPPO(
+                "MlpLstmPolicy",
+                fixed_length_envs(5, 7, 40, action_space=spaces.Discrete(3)),
+                n_steps=32,
+                batch_size=32,
+                n_epochs=2,
+                ent_coef=0.01,
+                clip_range_vf=0.2,
+                learning_rate=1e-2,
+                seed=0,
+                policy_kwargs={"lstm_hidden_size": 8, **policy_kwargs},
+            )
+            sharpen(model)
+            model.learn(96)
+            return model
+
+        ours, expected = train(), without_kernels(train)
+        for name, weight in ours.policy.state_dict().items():
+            other = expected.policy.state_dict()[name]
+            th.testing.assert_close(weight, other, rtol=0, atol=2e-4, msg=name)
+        logged = ("train/loss", "train/approx_kl", "train/clip_fraction", "train/entropy_loss")
+        for key in logged:
+            values = [model.logger.name_to_value[key] for model in (ours, expected)]
+            assert values[0] == pytest.approx(values[1], rel=1e-2, abs=1e-4), key
+
+
+class TestSampling:
+    def test_draws_from_the_distribution_and_tells_its_log_probability(self):
+        th.manual_seed(0)
+        logits = th.tensor([[0.0, 1.0, -2.0, -math.inf]]).repeat(200_000, 1)
+        actions, log_prob = compiled.sample_categorical(kernels, logits)
+        expected = th.softmax(logits[0].double(), 0)
+        share = th.bincount(actions, minlength=4) / len(actions)
+        error = 5 * (expected * (1 - expected) / len(actions)).sqrt()
+        assert ((share - expected).abs() <= error).all()
+        assert share[3] == 0
+        th.testing.assert_close(log_prob, th.log_softmax(logits, 1)[range(len(actions)), actions])
+
+    def test_takes_the_actions_that_the_distribution_would(self):
+        from thrust_pomdp.distributions import PlainCategoricalDistribution
+
+        logits = th.randn(500, 4)
+        th.manual_seed(3)
+        actions, _ = compiled.sample_categorical(kernels, logits)
+        th.manual_seed(3)
+        distribution = PlainCategoricalDistribution(4).proba_distribution(logits)
+        assert th.equal(actions, distribution.sample())
+
+
+class TestWhereTheyAreLeftAlone:
+    def test_other_types_and_devices(self):
+        assert kernels_for(th.zeros(1)) is kernels
+        assert kernels_for(th.zeros(1), th.zeros(1, dtype=th.float64)) is None
+        assert kernels_for(th.zeros(1, device="meta")) is None
+
+    def test_a_missing_or_disabled_numba(self, monkeypatch):
+        import numba
+
+        load = load_kernels.__wrapped__
+        assert load() is kernels
+        monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+        assert load() is None
+        monkeypatch.setitem(sys.modules, "numba", None)
+        assert load() is None
+
+    def test_a_place_where_nothing_can_be_cached(self, monkeypatch):
+        import numba
+
+        njit = numba.njit
+
+        def refusing(*args, cache=False, **kwargs):
+            if cache:
+                raise RuntimeError("cannot cache function: no locator available")
+            return njit(*args, **kwargs)
+
+        monkeypatch.setattr(numba, "njit", refusing)
+        assert kernels._compile(lambda x: x + 1)(1) == 2

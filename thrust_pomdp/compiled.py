@@ -1,0 +1,230 @@
+"""The compiled loops of :mod:`thrust_pomdp.kernels` as torch operations, where they can be used.
+
+They need Numba (the ``fast`` extra) and float32 tensors on the CPU. Everywhere else, and without
+Numba, the callers' own torch operations compute the same numbers to rounding.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch as th
+from torch.autograd.function import once_differentiable
+
+
+@cache
+def load_kernels() -> ModuleType | None:
+    """Return the compiled kernels, None where Numba is missing or switched off."""
+    try:
+        numba = importlib.import_module("numba")
+    except ImportError:
+        return None
+    if numba.config.DISABLE_JIT:  # as plain Python the loops would be hundreds of times slower
+        return None
+    return importlib.import_module("thrust_pomdp.kernels")
+
+
+def kernels_for(*tensors: th.Tensor) -> ModuleType | None:
+    """Return the kernels if they can work on these tensors."""
+    for tensor in tensors:
+        if tensor.dtype is not th.float32 or tensor.device.type != "cpu":
+            return None
+    return load_kernels()
+
+
+class LSTMRows(th.autograd.Function):
+    """One LSTM layer over whole windows, its state zeroed at every episode start.
+
+    The products with the inputs are one dense operation over all steps; what is left for each step
+    is the product with the recurrent weights, the gates and, backward, their gradients.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: ModuleType,
+        features: th.Tensor,
+        starts: th.Tensor,
+        h: th.Tensor,
+        c: th.Tensor,
+        w_ih: th.Tensor,
+        w_hh: th.Tensor,
+        *biases: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """Run the layer.
+
+        :param kernels: the compiled loops
+        :param features: ``[n_seq, n_steps, features]``
+        :param starts: ``[n_seq, n_steps]``, bool
+        :param h: the hidden state that enters step 0, ``[n_seq, hidden]``
+        :param c: the cell state likewise
+        :param w_ih: torch's ``weight_ih``; the others follow in torch's order
+        :return: outputs ``[n_seq, n_steps, hidden]``, last hidden and last cell state
+        """
+        n_seq, n_steps, n_features = features.shape
+        size = w_hh.shape[1]
+        inputs = features.new_empty(n_seq, n_steps, n_features + size)
+        inputs[..., :n_features] = features
+        inputs[:, 0, n_features:] = h
+        cells, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        cells[:, 0] = c
+        cell = features.new_empty(n_seq, size)
+        gates = features.new_empty(n_seq, n_steps, 4 * size)
+        kernels.lstm_forward(
+            inputs.numpy(),
+            *transposed_weights(w_ih, w_hh, *biases),
+            starts.numpy(),
+            *(part.numpy() for part in (cells, gates, hidden, cell)),
+        )
+        ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
+        ctx.save_for_backward(inputs, starts, gates, cells, w_ih, w_hh)
+        return hidden, hidden[:, -1].clone(), cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor, grad_c: th.Tensor
+    ) -> tuple[th.Tensor | None, ...]:
+        """Go back through the layer."""
+        inputs, starts, gates, cells, w_ih, w_hh = ctx.saved_tensors
+        grad_h, grad_c = grad_h.clone(), grad_c.clone()
+        grad_gates = th.empty_like(gates)
+        ctx.kernels.lstm_backward(
+            gates.numpy(),
+            w_hh.detach().numpy(),
+            starts.numpy(),
+            cells.numpy(),
+            grad_outputs.contiguous().numpy(),
+            *(part.numpy() for part in (grad_h, grad_c, grad_gates)),
+        )
+        flat = grad_gates.flatten(end_dim=1)
+        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
+        n_features = w_ih.shape[1]
+        return (
+            None,
+            grad_gates @ w_ih if ctx.needs_input_grad[1] else None,
+            None,
+            grad_h,
+            grad_c,
+            grad_weights[:, :n_features],
+            grad_weights[:, n_features:],
+            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
+        )
+
+
+def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
+    """Return one layer's weights as the loops want them: ``[features + hidden, 4 * hidden]``.
+
+    :return: weights and bias, NumPy arrays
+    """
+    with th.no_grad():
+        weights = th.cat((w_ih, w_hh), dim=1).t().contiguous()
+        bias = biases[0] + biases[1] if biases else weights.new_zeros(len(w_hh))
+        return weights.numpy(), bias.numpy()
+
+
+class CompiledCell:
+    """One LSTM layer's step, with its weights laid out for the loops.
+
+    They are laid out anew when the layer's weights have changed since the last step.
+
+    :param kernels: the compiled loops
+    :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases
+    """
+
+    def __init__(self, kernels: ModuleType, weights: tuple[th.Tensor, ...]) -> None:
+        self._kernels = kernels
+        self._weights = weights
+        self._versions: list[int] = []
+        self._transposed: tuple[Any, Any] = (None, None)
+
+    def __call__(
+        self, features: th.Tensor, states: tuple[th.Tensor, th.Tensor], starts: th.Tensor
+    ) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
+        """Advance by one step, without a gradient.
+
+        :param features: ``[n_envs, features]``, float32
+        :param states: hidden and cell state, each ``[1, n_envs, hidden]``
+        :param starts: ``[n_envs]``, bool; memory is zeroed first where true
+        :return: the output ``[n_envs, hidden]`` and the states after the step
+        """
+        versions = [weight._version for weight in self._weights]
+        if versions != self._versions:
+            self._versions, self._transposed = versions, transposed_weights(*self._weights)
+        h, c = (np.empty_like(state.numpy()) for state in states)
+        self._kernels.lstm_step(
+            features.contiguous().numpy(),
+            *(state.numpy()[0] for state in states),
+            starts.numpy(),
+            *self._transposed,
+            h[0],
+            c[0],
+        )
+        hidden = th.from_numpy(h)
+        return hidden[0], (hidden, th.from_numpy(c))
+
+
+def sample_categorical(kernels: ModuleType, logits: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+    """Draw an action for each row of ``[n, n_actions]`` logits, and its log-probability.
+
+    Random numbers come from torch's global generator, as they do in SB3's distributions.
+    """
+    race = th.empty_like(logits).exponential_()
+    actions, log_prob = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
+    kernels.sample_categorical(logits.numpy(), race.numpy(), actions, log_prob)
+    return th.from_numpy(actions), th.from_numpy(log_prob)
+
+
+class CategoricalPPOLoss(th.autograd.Function):
+    """PPO's loss for categorical actions, computed together with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: ModuleType,
+        logits: th.Tensor,
+        values: th.Tensor,
+        batch: tuple[th.Tensor, ...],
+        coefficients: tuple[float, float, float, float, bool],
+    ) -> tuple[th.Tensor, ...]:
+        """Compute the terms, in the order of :class:`thrust_pomdp.losses.Losses`.
+
+        :param kernels: the compiled loops
+        :param logits: ``[rows, n_actions]``
+        :param values: ``[rows]``
+        :param batch: actions (int64), old log-probabilities, old values, advantages and returns,
+            each ``[rows]``
+        :param coefficients: ``clip_range``, ``clip_range_vf`` (infinity for none), ``ent_coef``,
+            ``vf_coef`` and whether to normalise advantages
+        """
+        grad_logits, grad_values = th.empty_like(logits), th.empty_like(values)
+        sums = th.zeros(5, dtype=th.float64)
+        kernels.categorical_ppo(
+            logits.detach().numpy(),
+            values.detach().numpy(),
+            *(part.numpy() for part in batch),
+            *coefficients,
+            grad_logits.numpy(),
+            grad_values.numpy(),
+            sums.numpy(),
+        )
+        means = sums.div_(len(values)).to(logits.dtype)
+        policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl = means.unbind()
+        _, _, ent_coef, vf_coef, _ = coefficients
+        loss = policy_loss + ent_coef * entropy_loss + vf_coef * value_loss
+        ctx.save_for_backward(grad_logits, grad_values)
+        ctx.set_materialize_grads(False)
+        terms = (policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl)
+        ctx.mark_non_differentiable(*terms)
+        return (loss, *terms)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: th.Tensor, *_: None) -> tuple[th.Tensor | None, ...]:
+        """Scale the gradient that was computed with the loss."""
+        grad_logits, grad_values = ctx.saved_tensors
+        return None, grad_logits * grad_loss, grad_values * grad_loss, None, None
