@@ -64,7 +64,7 @@ class EnvOfVector(ABC):
     def render(self) -> Any:
         """Paint the environment in the vector's ``render_mode``."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (nothing to do is what it does)
         """Do nothing: the vector environment owns what there is to close."""
 
     def get_wrapper_attr(self, name: str) -> Any:
