@@ -35,7 +35,7 @@ def check_integrator(kinematics_integrator: str) -> str:
     return kinematics_integrator
 
 
-class _SensedCartPoleEnv(CartPoleEnv):
+class SensedCartPoleEnv(CartPoleEnv):
     """CartPole with an observation of our own; physics and seeds are Gymnasium's."""
 
     def __init__(
@@ -77,7 +77,7 @@ class _SensedCartPoleEnv(CartPoleEnv):
         return state[list(POSITIONS)] if self.hide_velocities else state
 
 
-class MaskedCartPoleEnv(_SensedCartPoleEnv):
+class MaskedCartPoleEnv(SensedCartPoleEnv):
     """CartPole without its velocities: the agent sees where things are, not how they move.
 
     ## Description
@@ -138,7 +138,7 @@ class MaskedCartPoleEnv(_SensedCartPoleEnv):
         super().__init__(True, kinematics_integrator, expose_state, render_mode)
 
 
-class FlickeringCartPoleEnv(_SensedCartPoleEnv):
+class FlickeringCartPoleEnv(SensedCartPoleEnv):
     """CartPole through a sensor that drops whole frames.
 
     ## Description
@@ -148,6 +148,19 @@ class FlickeringCartPoleEnv(_SensedCartPoleEnv):
     Partially Observable MDPs", 2015) or, with ``burst_len``, in runs of blank frames. While the
     sensor is blank a policy without memory knows nothing at all; one with memory can go on
     predicting from what it saw and did.
+
+    | id                                 | ``flicker_prob`` | ``burst_len`` | ``hide_velocities`` |
+    |------------------------------------|------------------|---------------|---------------------|
+    | ``FlickeringCartPole-v0``          | 0.5              | None          | False               |
+    | ``FlickeringCartPole-p75-v0``      | 0.75             | None          | False               |
+    | ``BurstFlickeringCartPole-v0``     | 0.5              | 4             | False               |
+    | ``BurstFlickeringCartPole-L8-v0``  | 0.5              | 8             | False               |
+    | ``BurstFlickeringCartPole-L16-v0`` | 0.5              | 16            | False               |
+    | ``MaskedFlickeringCartPole-v0``    | 0.5              | None          | True                |
+
+    The longer the sensor is blank, the less a single bit of memory helps: a controller that
+    alternates its last action on blank frames comes close to an exact model in the first of these
+    tasks and no longer does in the harder ones, ``p75``, ``L8``, ``L16`` and the masked one.
 
     ## Action space
 
