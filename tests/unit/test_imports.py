@@ -38,7 +38,13 @@ class TestImportCost:
 
     @pytest.mark.parametrize(
         "module",
-        ["thrust_pomdp", "thrust_pomdp.envs", "thrust_pomdp.visible", "thrust_pomdp.wrappers"],
+        [
+            "thrust_pomdp",
+            "thrust_pomdp.envs",
+            "thrust_pomdp.visible",
+            "thrust_pomdp.wrappers",
+            "thrust_pomdp.wrappers.vector",
+        ],
     )
     def test_modules_for_workers_load_numpy_and_gymnasium_only(self, module: str) -> None:
         assert heavy_modules_after(f"import {module}") == "[]"
@@ -98,7 +104,14 @@ class TestPublicNames:
 
 class TestExamples:
     @pytest.mark.parametrize(
-        "module", ["envs.flicker", "envs.cartpole", "wrappers", "vec_normalize"]
+        "module",
+        [
+            "envs.flicker",
+            "envs.cartpole",
+            "wrappers.blanking",
+            "wrappers.normalize",
+            "vec_normalize",
+        ],
     )
     def test_the_examples_in_the_docstrings_run(self, module: str) -> None:
         result = doctest.testmod(importlib.import_module(f"thrust_pomdp.{module}"))

@@ -79,6 +79,7 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
         self._sensed_rows = POSITION_ROWS if single.hide_velocities else ALL_ROWS
         self._sensed_components = slice(None, None, 2 if single.hide_velocities else 1)
         self._flicker = None if law is None else FlickerProcesses(law, self.num_envs)
+        self.n_blanking_layers = 0 if law is None else 1
         #: Flags of the frames last returned, ``[num_envs]``; None if none is ever blanked.
         self.blanked: Flags | None = None
         seeded = [seeding.np_random() for _ in range(self.num_envs)]
