@@ -100,14 +100,16 @@ class _Scaling:
 
 class _OneHot:
     def __init__(self, start: int, size: int) -> None:
-        self._start, self._rows = start, np.eye(size, dtype=np.float32)
+        self._start = start
+        self._rows: NDArray[np.float32] = np.eye(size, dtype=np.float32)
 
     def __call__(self, actions: Any) -> NDArray[np.float32]:
         if isinstance(actions, (int, np.integer)):
             # What take does with one action, in a third of the time.
-            row: NDArray[np.float32] = self._rows[actions - self._start].copy()
-            return row
-        return self._rows.take(np.subtract(actions, self._start), axis=0)
+            rows = self._rows[actions - self._start].copy()
+        else:
+            rows = self._rows.take(np.subtract(actions, self._start), axis=0)
+        return rows
 
 
 class _OneHots:

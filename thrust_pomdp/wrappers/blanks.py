@@ -189,8 +189,9 @@ def _blank_discrete(space: spaces.Discrete, what: str, blank_value: Any) -> Blan
 
 def _blank_multi_discrete(space: spaces.MultiDiscrete, what: str, blank_value: Any) -> Blank:
     _refuse_blank_value(what, blank_value, space)
-    symbols = space.start.astype(np.int64) + space.nvec
-    _check_room(what, int(symbols.max()), space)
+    sizes = space.nvec.astype(np.int64)
+    symbols = space.start + sizes
+    _check_room(what, int(np.maximum(symbols, sizes + 1).max()), space)
     dtype: Any = space.dtype
     grown = spaces.MultiDiscrete(space.nvec + 1, dtype=dtype, start=space.start)
     return Blank(grown, symbols.astype(dtype))

@@ -44,14 +44,19 @@ def union_flags(
         return _union_of_array(inner, outer, None, batch)
     flags = {}
     for key, part in space.items():
-        told = [flag.get(key) if isinstance(flag, Mapping) else flag for flag in (inner, outer)]
-        if told[1] is None:
-            told = [told[0], np.zeros(batch, dtype=bool)]
-        if told[0] is not None:
-            flags[key] = _union_of_array(told[0], told[1], part, batch)
-        elif isinstance(outer, Mapping) and key in outer:
-            flags[key] = told[1]
+        of_inner, of_outer = (_of_key(flag, key) for flag in (inner, outer))
+        if of_inner is not None:
+            # A key that one of them does not name is visible to it.
+            visible = np.zeros(batch, dtype=bool)
+            other = visible if of_outer is None else of_outer
+            flags[key] = _union_of_array(of_inner, other, part, batch)
+        elif of_outer is not None:
+            flags[key] = of_outer
     return flags
+
+
+def _of_key(flag: Any, key: str) -> Any:
+    return flag.get(key) if isinstance(flag, Mapping) else flag
 
 
 def _union_of_array(inner: Any, outer: Any, space: Any, batch: tuple[int, ...]) -> Any:
