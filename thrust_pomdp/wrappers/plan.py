@@ -75,27 +75,48 @@ class KeysSeparately:
 
 @dataclass(frozen=True)
 class Components:
-    """A draw for each component of each array, in C order, key after key.
+    """A draw for each component of an array, in C order.
 
-    :param shapes: the shape of each key's array; that of a plain observation under None
+    :param shape: the array's
     """
 
-    shapes: dict[str | None, tuple[int, ...]]
+    shape: tuple[int, ...]
 
     @property
     def parts(self) -> tuple[int, ...]:
         """As many draws as components."""
-        return (sum(math.prod(shape) for shape in self.shapes.values()),)
+        return (math.prod(self.shape),)
 
     def flags(self, drawn: NDArray[np.bool_]) -> Any:
-        """Cut the row of draws into pieces and give each the shape of its array."""
-        flags, start, batch = {}, 0, drawn.shape[:-1]
-        for key, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            piece = drawn[..., start:end].reshape(batch + shape)
-            flags[key] = bool(piece) if piece.ndim == 0 else piece
+        """Give the draws the shape of the array."""
+        if len(self.shape) == 1:
+            return drawn
+        flags = drawn.reshape(drawn.shape[:-1] + self.shape)
+        return bool(flags) if flags.ndim == 0 else flags
+
+
+@dataclass(frozen=True)
+class ComponentsByKey:
+    """A draw for each component of each array, key after key.
+
+    :param by_key: the components of each key
+    """
+
+    by_key: dict[str, Components]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """As many draws as components."""
+        return (sum(components.parts[0] for components in self.by_key.values()),)
+
+    def flags(self, drawn: NDArray[np.bool_]) -> dict[str, Any]:
+        """Cut the row of draws into one piece for each key."""
+        flags, start = {}, 0
+        for key, components in self.by_key.items():
+            end = start + components.parts[0]
+            flags[key] = components.flags(drawn[..., start:end])
             start = end
-        return flags.get(None, flags)
+        return flags
 
 
 @dataclass(frozen=True)
@@ -142,12 +163,10 @@ def dropout_plan(
     """Plan to blank single components; see ``ElementDropoutObservation`` for the arguments."""
     law = FlickerLaw(check_probability("dropout_prob", dropout_prob))
     blanks = Blanks(space, keys, blank_value)
-    shapes: dict[str | None, tuple[int, ...]]
     if blanks.single is not None:
-        shapes = {None: blanks.single.shape}
-    else:
-        shapes = {key: blank.shape for key, blank in blanks.by_key.items()}
-    return BlankingPlan(blanks, law, Components(shapes))
+        return BlankingPlan(blanks, law, Components(blanks.single.shape))
+    by_key = {key: Components(blank.shape) for key, blank in blanks.by_key.items()}
+    return BlankingPlan(blanks, law, ComponentsByKey(by_key))
 
 
 def as_json(value: Any) -> Any:

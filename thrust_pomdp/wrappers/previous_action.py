@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionAppender, ActionEncoding
 
@@ -60,7 +61,7 @@ class PreviousActionObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Recor
 
     def _told(self, info: dict[str, Any]) -> dict[str, Any]:
         flags = info.get("blanked")
-        if not self._appender.names_components(flags):
+        if not isinstance(flags, np.ndarray) or not self._appender.names_components(flags):
             return info
         return {**info, "blanked": self._appender.extend_flags(flags)}
 
