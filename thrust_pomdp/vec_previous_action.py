@@ -108,6 +108,8 @@ def previous_action_inside(venv: VecEnv) -> tuple[str, str] | None:
         if isinstance(inner, vector.PreviousActionObservation):
             return name, inner.previous_action_key
         inner = inner.env
-    if any(layer.env_is_wrapped(PreviousActionObservation)):
-        return name, layer.get_attr("previous_action_key", 0)[0]
-    return None
+    try:
+        is_wrapped = any(layer.env_is_wrapped(PreviousActionObservation))
+    except NotImplementedError:
+        return None  # environments of others that cannot be looked into
+    return (name, layer.get_attr("previous_action_key", 0)[0]) if is_wrapped else None

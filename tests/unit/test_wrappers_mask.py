@@ -186,6 +186,7 @@ class TestBadArguments:
             ({"zero": [-1]}, r"zero must list different positions from 0 to 2 .*, got \[-1\]"),
             ({"zero": [1, 1]}, r"zero must list different positions .*, got \[1, 1\]"),
             ({"drop": [0.5]}, r"drop must list different positions .*, got \[0.5\]"),
+            ({"drop": iter([1])}, "drop must list different positions"),
             ({"drop": 1}, "drop must list different positions .*, got 1"),
             ({"drop": "x"}, "drop must list different positions .*, got 'x'"),
             ({"drop": [True, False, True]}, "drop must list different positions"),

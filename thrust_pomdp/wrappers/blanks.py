@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,17 +109,14 @@ def check_keys(name: str, space: spaces.Dict, keys: Any) -> list[str]:
 
     :raises ValueError: if some are not there or named twice, or there is none
     """
-    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Collection):
         raise ValueError(f"{name} must be a list of keys of the observation, got {keys!r}")
-    chosen = list(keys)
-    missing = [key for key in chosen if key not in space.spaces]
-    if missing or not chosen:
-        raise ValueError(
-            f"{name} must name at least one of the keys {list(space.spaces)}, got {chosen!r}"
-        )
+    chosen, known = list(keys), list(space.spaces)
+    if not chosen or any(key not in known for key in chosen):
+        raise ValueError(f"{name} must name at least one of the keys {known}, got {chosen!r}")
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"{name} must name each key once, got {chosen!r}")
-    return [key for key in space.spaces if key in chosen]
+    return [key for key in known if key in chosen]
 
 
 def _chosen_keys(space: spaces.Dict, keys: Any) -> list[str]:

@@ -41,7 +41,7 @@ class MaskObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     ) -> None:
         self._mask = ObservationMask(env.observation_space, drop, zero, axis)
         gym.utils.RecordConstructorArgs.__init__(
-            self, drop=as_json(drop), zero=as_json(zero), axis=axis
+            self, drop=as_json(drop), zero=as_json(zero), axis=as_json(axis)
         )
         gym.Wrapper.__init__(self, env)
         self.observation_space = self._mask.space

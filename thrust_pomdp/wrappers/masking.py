@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -216,6 +216,8 @@ def _axis_from_end(axis: Any, ndim: int, what: str) -> int:
 
 def _positions(name: str, value: Any, n_positions: int, what: str) -> list[int]:
     rule = f"{name} must list different positions from 0 to {n_positions - 1} of {what}"
+    if not isinstance(value, Collection):
+        raise ValueError(f"{rule}, got {value!r}")
     try:
         positions = [operator.index(position) for position in value]
     except TypeError:

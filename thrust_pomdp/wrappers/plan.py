@@ -179,6 +179,6 @@ def as_json(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, dict):
         return {key: as_json(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, range)):
+    if isinstance(value, (list, tuple, range, set, frozenset)):
         return [as_json(part) for part in value]
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,7 +16,13 @@ from thrust_pomdp.visible import Mask
 Infos = dict[str, Any]
 
 
-class SensorVectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+if TYPE_CHECKING:
+    AnyVectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    AnyVectorWrapper = VectorWrapper  # which takes no type arguments in Gymnasium 1.1
+
+
+class SensorVectorWrapper(AnyVectorWrapper):
     """Shows a vector's frames through a sensor; base of the wrappers of this package.
 
     What happens on a step, in order:
