@@ -45,6 +45,8 @@ class VecPreviousAction(VecEnvWrapper):
     """
 
     def __init__(self, venv: VecEnv, key: str = PREVIOUS_ACTION) -> None:
+        if not isinstance(venv, VecEnv):
+            raise ValueError(f"venv must be a VecEnv, got {venv!r}")
         self._encoding = ActionEncoding(venv.action_space)
         self._appender = ActionAppender(venv.observation_space, self._encoding, key)
         super().__init__(venv, observation_space=self._appender.space)

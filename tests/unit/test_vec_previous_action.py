@@ -292,6 +292,8 @@ class TestBadArguments:
     def test_are_refused_as_by_the_single_wrapper(self) -> None:
         with pytest.raises(ValueError, match="key must not be one of the observation's"):
             VecPreviousAction(dummy(lambda: AnyEnv("dict")), key="gyro")
+        with pytest.raises(ValueError, match="venv must be a VecEnv, got"):
+            VecPreviousAction(AnyEnv())
         venv = dummy(AnyEnv)
         venv.action_space = spaces.Dict(a=VECTOR)
         with pytest.raises(ValueError, match="action_space must be a Box, Discrete"):

@@ -26,12 +26,9 @@ from thrust_pomdp.wrappers import (
 NOT_OURS = (
     r".*is different from the unwrapped version",
     r".*A Box observation space (minimum|maximum) value is -?infinity",
-    r".*For Box action spaces, we recommend using a symmetric and normalized space",
-    r".*We recommend you to use a symmetric and normalized Box action space",
-    r".*non-zero start",
-    r".*observation camera is an image but the|.*The minimal resolution for an image is 36x36",
-    r".*has an unconventional shape",
-    r".*it seems to be an image",
+    r".*[Ww]e recommend (you to use|using) a symmetric and normalized",
+    r".*with a non-zero start",
+    r".*The minimal resolution for an image is 36x36",
 )
 
 FOREIGN = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0"]

@@ -18,6 +18,7 @@ from thrust_pomdp.wrappers import (
     FlickerObservation,
     MaskObservation,
     NormalizeVisibleObservation,
+    PreviousActionObservation,
 )
 
 #: Written out, not imported: another key would change every schedule anyone has recorded.
@@ -423,6 +424,7 @@ class TestBadArguments:
             ({"keys": ["camera"]}, r"keys needs a Dict observation, got \['camera'\]"),
             ({"blank_value": "dark"}, "must be a finite number"),
             ({"blank_value": np.nan}, "must be a finite number"),
+            ({"blank_value": [1, [2]]}, "must be a finite number"),
             ({"blank_value": [1, 2]}, r"array of shape \(3,\), got shape \(2,\)"),
             ({"blank_value": 10}, r"cannot be blanked with 10: choose a blank_value that its spa"),
             ({"blank_value": {"gyro": 1}}, "must be a finite number"),
@@ -502,6 +504,16 @@ class TestBadArguments:
         assert not obs["gyro"].any()
         assert info == {"blanked": {"gyro": True}}
 
-    def test_no_environment_is_refused_by_gymnasium(self) -> None:
-        with pytest.raises((TypeError, AttributeError)):
-            FlickerObservation("CartPole-v1")
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            FlickerObservation,
+            ElementDropoutObservation,
+            PreviousActionObservation,
+            lambda env: MaskObservation(env, drop=[0]),
+        ],
+    )
+    def test_what_is_no_environment_is_refused(self, wrap: Any) -> None:
+        for env in ("CartPole-v1", None, gym.make_vec("CartPole-v1", 1)):
+            with pytest.raises(ValueError, match="env must be a Gymnasium environment, got"):
+                wrap(env)

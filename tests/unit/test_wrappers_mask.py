@@ -195,6 +195,7 @@ class TestBadArguments:
             ({"zero": [0, 1, 2]}, "drop and zero must leave something to see of the observation"),
             ({"drop": [0, 1], "zero": [2]}, "drop and zero must leave something to see"),
             ({"drop": [0, 1], "zero": [1]}, "drop and zero must name different components"),
+            ({"zero": [[0], [1, 2]]}, "zero must list different positions"),
             ({"zero": [True, False]}, r"must have the shape \(3,\), got \(2,\)"),
             ({"drop": [0], "axis": 1}, "axis must be one of the 1 axes of the observation, got 1"),
             ({"drop": [0], "axis": "last"}, "axis must be one of the 1 axes .*, got 'last'"),

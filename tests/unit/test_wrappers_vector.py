@@ -357,8 +357,9 @@ class TestBadInput:
             vector.FlickerObservation(envs)
 
     def test_a_single_environment(self) -> None:
-        with pytest.raises((TypeError, AttributeError)):
-            vector.FlickerObservation(AnyEnv())
+        for name, arguments in ((FLICKER, {}), (DROPOUT, {}), (ACTION, {}), (MASK, {"drop": [0]})):
+            with pytest.raises(ValueError, match=r"env must be a gymnasium.vector.VectorEnv, got"):
+                getattr(vector, name)(AnyEnv(), **arguments)
 
     def test_environments_with_unequal_numbers_of_layers(self) -> None:
         envs = SyncVectorEnv([AnyEnv, lambda: wrappers.FlickerObservation(AnyEnv())])

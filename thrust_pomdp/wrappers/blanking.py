@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from thrust_pomdp.envs.flicker import blanking_layers
+from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.flags import union_flags
 from thrust_pomdp.wrappers.plan import BlankingPlan, as_json, dropout_plan, flicker_plan
 
@@ -106,7 +107,7 @@ class FlickerObservation(BlankingObservation):
         separately: bool = False,
         blank_value: Any = None,
     ) -> None:
-        space = env.observation_space
+        space = observation_space_of(env)
         plan = flicker_plan(space, flicker_prob, burst_len, keys, separately, blank_value)
         gym.utils.RecordConstructorArgs.__init__(
             self,
@@ -154,7 +155,7 @@ class ElementDropoutObservation(BlankingObservation):
         keys: Sequence[str] | None = None,
         blank_value: Any = None,
     ) -> None:
-        plan = dropout_plan(env.observation_space, dropout_prob, keys, blank_value)
+        plan = dropout_plan(observation_space_of(env), dropout_prob, keys, blank_value)
         gym.utils.RecordConstructorArgs.__init__(
             self,
             dropout_prob=plan.law.flicker_prob,

@@ -6,12 +6,23 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 #: What the array or number of an observation may be to be blanked.
 BLANKABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def observation_space_of(env: Any) -> spaces.Space[Any]:
+    """Return a single environment's observation space.
+
+    :raises ValueError: for what is no environment
+    """
+    if not isinstance(env, gym.Env):
+        raise ValueError(f"env must be a Gymnasium environment, got {env!r}")
+    return env.observation_space
 
 
 @dataclass(frozen=True)
@@ -152,8 +163,11 @@ def _blank(space: spaces.Space[Any], what: str, blank_value: Any) -> Blank:
 
 
 def _blank_box(space: spaces.Box, what: str, blank_value: Any) -> Blank:
-    array = np.asarray(0 if blank_value is None else blank_value)
     rule = f"blank_value of {what} must be a finite number, or an array of shape {space.shape}"
+    try:
+        array = np.asarray(0 if blank_value is None else blank_value)
+    except ValueError:  # lists of unequal lengths
+        raise ValueError(f"{rule}, got {blank_value!r}") from None
     if array.dtype.kind not in "buif" or not np.isfinite(array).all():
         raise ValueError(f"{rule}, got {blank_value!r}")
     if array.shape not in ((), space.shape):

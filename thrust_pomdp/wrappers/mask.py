@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.masking import ObservationMask
 from thrust_pomdp.wrappers.plan import as_json
 
@@ -39,7 +40,7 @@ class MaskObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     def __init__(
         self, env: gym.Env[Any, Any], drop: Any = None, zero: Any = None, axis: int = -1
     ) -> None:
-        self._mask = ObservationMask(env.observation_space, drop, zero, axis)
+        self._mask = ObservationMask(observation_space_of(env), drop, zero, axis)
         gym.utils.RecordConstructorArgs.__init__(
             self, drop=as_json(drop), zero=as_json(zero), axis=as_json(axis)
         )

@@ -72,8 +72,8 @@ class ArrayMask:
         self._zero = np.zeros((), dtype=space.dtype)
 
     def _mask(self, zero: Any, space: _Array, what: str) -> NDArray[np.bool_]:
-        if np.asarray(zero).dtype == np.bool_:
-            mask = np.array(zero)
+        mask = _as_bool_mask(zero)
+        if mask is not None:
             if mask.shape != space.shape:
                 raise ValueError(
                     f"zero, as a bool mask of {what}, must have the shape {space.shape}, got "
@@ -212,6 +212,15 @@ def _axis_from_end(axis: Any, ndim: int, what: str) -> int:
     if not -ndim <= number < ndim or isinstance(axis, bool):
         raise ValueError(f"axis must be one of the {ndim} axes of {what}, got {axis!r}")
     return number if number < 0 else number - ndim
+
+
+def _as_bool_mask(value: Any) -> NDArray[np.bool_] | None:
+    """Return a copy of a bool mask; None if it is none."""
+    try:
+        array = np.array(value)
+    except ValueError:  # lists of unequal lengths
+        return None
+    return array if array.dtype == np.bool_ else None
 
 
 def _positions(name: str, value: Any, n_positions: int, what: str) -> list[int]:

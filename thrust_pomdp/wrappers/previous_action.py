@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionAppender, ActionEncoding
+from thrust_pomdp.wrappers.blanks import observation_space_of
 
 
 class PreviousActionObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -39,9 +40,10 @@ class PreviousActionObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Recor
 
     def __init__(self, env: gym.Env[Any, Any], key: str = PREVIOUS_ACTION) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)
+        space = observation_space_of(env)
         gym.Wrapper.__init__(self, env)
         self._encoding = ActionEncoding(env.action_space)
-        self._appender = ActionAppender(env.observation_space, self._encoding, key)
+        self._appender = ActionAppender(space, self._encoding, key)
         self.observation_space = self._appender.space
         #: The action's key in Dict observations, for what is put around this wrapper.
         self.previous_action_key = key

@@ -122,6 +122,16 @@ class SensorVectorWrapper(AnyVectorWrapper):
         raise NotImplementedError
 
 
+def single_space_of(env: Any) -> spaces.Space[Any]:
+    """Return the observation space of a vector's single environments.
+
+    :raises ValueError: for what is no vector environment
+    """
+    if not isinstance(env, VectorEnv):
+        raise ValueError(f"env must be a gymnasium.vector.VectorEnv, got {env!r}")
+    return env.single_observation_space
+
+
 def seeds_of(seed: int | Sequence[int | None] | None, n_envs: int) -> Sequence[int | None]:
     """Return each environment's seed, as Gymnasium hands them out."""
     if seed is None:

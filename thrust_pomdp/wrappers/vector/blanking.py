@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.visible import Mask
 from thrust_pomdp.wrappers.flags import heard_flags, tell_flags, union_flags
 from thrust_pomdp.wrappers.plan import BlankingPlan, dropout_plan, flicker_plan
-from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, seeds_of
+from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, seeds_of, single_space_of
 
 
 class BlankingVectorWrapper(SensorVectorWrapper):
@@ -90,7 +90,7 @@ class FlickerObservation(BlankingVectorWrapper):
         separately: bool = False,
         blank_value: Any = None,
     ) -> None:
-        space = env.single_observation_space
+        space = single_space_of(env)
         plan = flicker_plan(space, flicker_prob, burst_len, keys, separately, blank_value)
         super().__init__(env, plan)
 
@@ -117,7 +117,7 @@ class ElementDropoutObservation(BlankingVectorWrapper):
         keys: Sequence[str] | None = None,
         blank_value: Any = None,
     ) -> None:
-        plan = dropout_plan(env.single_observation_space, dropout_prob, keys, blank_value)
+        plan = dropout_plan(single_space_of(env), dropout_prob, keys, blank_value)
         super().__init__(env, plan)
 
 

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from thrust_pomdp.visible import Mask
 from thrust_pomdp.wrappers.flags import change_flags
 from thrust_pomdp.wrappers.masking import ObservationMask
-from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper
+from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
 
 
 class MaskObservation(SensorVectorWrapper):
@@ -31,7 +31,7 @@ class MaskObservation(SensorVectorWrapper):
     def __init__(
         self, env: VectorEnv[Any, Any, Any], drop: Any = None, zero: Any = None, axis: int = -1
     ) -> None:
-        self._mask = ObservationMask(env.single_observation_space, drop, zero, axis)
+        self._mask = ObservationMask(single_space_of(env), drop, zero, axis)
         super().__init__(env, self._mask.space)
 
     def _show(self, obs: Any) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.visible import Mask
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionAppender, ActionEncoding
 from thrust_pomdp.wrappers.flags import change_flags
-from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper
+from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
 
 
 class PreviousActionObservation(SensorVectorWrapper):
@@ -30,8 +30,9 @@ class PreviousActionObservation(SensorVectorWrapper):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], key: str = PREVIOUS_ACTION) -> None:
+        space = single_space_of(env)
         self._encoding = ActionEncoding(env.single_action_space)
-        self._appender = ActionAppender(env.single_observation_space, self._encoding, key)
+        self._appender = ActionAppender(space, self._encoding, key)
         super().__init__(env, self._appender.space)
         self._last = self._encoding.none(self.num_envs)
         #: The action's key in Dict observations, for what is put around this wrapper.
