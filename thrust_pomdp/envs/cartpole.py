@@ -219,6 +219,9 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
     * v0: initial version
     """
 
+    #: For layers around it, whose streams are to differ (see ``flicker.blanking_layers``).
+    n_blanking_layers = 1
+
     def __init__(
         self,
         flicker_prob: float = 0.5,

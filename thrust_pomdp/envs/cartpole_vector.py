@@ -180,6 +180,7 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
         )
         super().__init__(single, num_envs, autoreset_mode, max_episode_steps)
         self._flicker = FlickerProcesses(FlickerLaw(flicker_prob, burst_len), self.num_envs)
+        self.n_blanking_layers = 1
 
     def _seed_one(self, idx: int, seed: int) -> None:
         super()._seed_one(idx, seed)
