@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, POSITION_ROWS, CartPolePhysics
 from thrust_pomdp.envs.cartpole_view import CartPoleOfVector
 from thrust_pomdp.envs.flicker import BlockStreams, FlickerLaw, FlickerProcesses
+from thrust_pomdp.painting import STRIP_FRAMES
 
 Observations = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -81,6 +83,8 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
         self._flicker = None if law is None else FlickerProcesses(law, self.num_envs)
         #: Flags of the frames last returned, ``[num_envs]``; None if none is ever blanked.
         self.blanked: Flags | None = None
+        # Those and the ones before them; kept for pictures only.
+        self._latest_flags: deque[Flags] = deque(maxlen=STRIP_FRAMES)
         seeded = [seeding.np_random() for _ in range(self.num_envs)]
         self.seeds = [seed for _, seed in seeded]
         # 100 episodes ahead, 3 kB: drawing so many start states takes twice the time of one.
@@ -125,7 +129,7 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
         self._restart(indices, bounds)
         if self._flicker is not None:
             self._flicker.first_frames(indices)
-            self.blanked = self._flicker.blanked
+            self._take_flags(self._flicker.blanked)
         return self._observe(), self._infos(mask.copy())
 
     def step(
@@ -161,7 +165,7 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
             for outcome in (rewards, terminations, truncations):
                 outcome[indices] = 0
         if self._flicker is not None:
-            self.blanked = self._flicker.next_frames(ended if len(indices) > 0 else None)
+            self._take_flags(self._flicker.next_frames(ended if len(indices) > 0 else None))
         self._ended = terminations | truncations
         return self._observe(), self._infos(self._everyone)
 
@@ -170,7 +174,7 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
     ) -> tuple[Observations, Infos]:
         """Sense the outcome of the step, then restart what ended at it."""
         if self._flicker is not None:
-            self.blanked = self._flicker.next_frames()
+            self._take_flags(self._flicker.next_frames())
         obs = self._observe()
         self._ended = terminations | truncations
         indices = self._ended.nonzero()[0]
@@ -185,6 +189,11 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
     def render(self) -> tuple[Any, ...]:
         """Paint each environment as the single one would, ``[height, width, 3]`` uint8 each."""
         return tuple(env.render() for env in self.envs)
+
+    def latest_flags(self, idx: int) -> list[bool]:
+        """Return the flags of the latest frames of one environment's episode, newest last."""
+        n_frames = 1 + self._n_steps - int(self._deadlines[idx] - self._limit)
+        return [bool(flags[idx]) for flags in self._latest_flags][-n_frames:]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the window surface."""
@@ -225,6 +234,15 @@ class SensedCartPoleVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], 
     def _observe(self) -> Observations:
         """Look at all environments through their sensors, ``[num_envs, *shape]`` float32."""
         return _frames(self.physics.sensed(self._sensed_rows), self.blanked).T.copy()
+
+    def _take_flags(self, flags: Flags) -> None:
+        """Keep the flags of the frames to be returned.
+
+        Those of frames that a reset returns are written into the same array later.
+        """
+        if self.render_mode is not None and flags is not self.blanked:
+            self._latest_flags.append(flags)
+        self.blanked = flags
 
     def _infos(self, mask: Flags) -> Infos:
         """Collect what the single environments' infos tell, for those in the mask."""

@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS
 
 if TYPE_CHECKING:
@@ -72,9 +71,9 @@ class CartPoleOfVector:
         """Paint the environment, ``[height, width, 3]`` uint8."""
         single, vector_env = self._vector_env.single, self._vector_env
         single.state = self.state
-        if isinstance(single, FlickeringCartPoleEnv) and vector_env.blanked is not None:
-            single._flicker.blanked = bool(vector_env.blanked[self._idx])
-        return single.render()  # type: ignore[no-untyped-call]
+        single._flags.clear()
+        single._flags.extend(vector_env.latest_flags(self._idx))
+        return single.render()
 
     def close(self) -> None:
         """Do nothing: the vector environment owns what there is to close."""
