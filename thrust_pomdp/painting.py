@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 Picture = NDArray[np.uint8]
 
-#: About how many frames a strip shows: 1.2 s of CartPole, in cells that still are 5 pixels wide when
-#: its picture is halved.
+#: About how many frames a strip shows: 1.2 s of CartPole, in cells still 5 pixels wide in a
+#: picture of half its size.
 STRIP_FRAMES = 60
 
 #: Share of a picture's contrast that is left while the agent is blind.

@@ -41,7 +41,7 @@ def is_framed(picture: np.ndarray) -> bool:
 
 
 def cells(picture: np.ndarray, count: int) -> list[bool]:
-    """Read the newest flags off a CartPole picture's strip: dark cells of 10 pixels, left of 590."""
+    """Read the newest flags off a CartPole picture: dark cells of 10 pixels, left of 590."""
     middles = [590 - 10 * age - 5 for age in range(count)]
     return [bool(picture[368, column].mean() < 100) for column in middles][::-1]
 

@@ -49,7 +49,7 @@ def write(picture: Picture, text: str, left: int, top: int) -> None:
     paper[:] = paper * (1.0 - ink) + BLANK * ink
 
 
-# The array is kept, not the font: that dies with pygame.quit(), which closing any environment calls.
+# The array is kept, not the font, which dies when closing any environment calls pygame.quit().
 @lru_cache(maxsize=16)
 def _ink(text: str) -> NDArray[np.float32]:
     """Return how much of each pixel a line of text covers, ``[height, width]`` in [0, 1]."""
