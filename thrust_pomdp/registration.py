@@ -2,25 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-_MASKED = "thrust_pomdp.envs.cartpole:MaskedCartPoleEnv"
-_FLICKERING = "thrust_pomdp.envs.cartpole:FlickeringCartPoleEnv"
+_ENVS = "thrust_pomdp.envs"
+_MASKED = f"{_ENVS}.cartpole:MaskedCartPoleEnv"
+_FLICKERING = f"{_ENVS}.cartpole:FlickeringCartPoleEnv"
+_POSITION_ONLY = f"{_ENVS}.popgym_cartpole:PositionOnlyCartPoleEnv"
+_NOISY = f"{_ENVS}.popgym_cartpole:NoisyPositionOnlyCartPoleEnv"
+_TMAZE = f"{_ENVS}.tmaze:TMazeEnv"
+_ACTIVE_TMAZE = f"{_ENVS}.tmaze:ActiveTMazeEnv"
 
 #: Single environment -> its native vector twin.
 VECTOR_TWINS = {
-    _MASKED: "thrust_pomdp.envs.cartpole_vector:MaskedCartPoleVectorEnv",
-    _FLICKERING: "thrust_pomdp.envs.cartpole_vector:FlickeringCartPoleVectorEnv",
+    _MASKED: f"{_ENVS}.cartpole_vector:MaskedCartPoleVectorEnv",
+    _FLICKERING: f"{_ENVS}.cartpole_vector:FlickeringCartPoleVectorEnv",
+    _POSITION_ONLY: f"{_ENVS}.popgym_cartpole_vector:PositionOnlyCartPoleVectorEnv",
+    _NOISY: f"{_ENVS}.popgym_cartpole_vector:NoisyPositionOnlyCartPoleVectorEnv",
+    _TMAZE: f"{_ENVS}.tmaze_vector:TMazeVectorEnv",
+    _ACTIVE_TMAZE: f"{_ENVS}.tmaze_vector:ActiveTMazeVectorEnv",
 }
 
-#: id -> (entry point, keyword arguments). All run for 500 steps, as ``CartPole-v1``.
-ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "MaskedCartPole-v0": (_MASKED, {}),
-    "FlickeringCartPole-v0": (_FLICKERING, {"flicker_prob": 0.5}),
-    "BurstFlickeringCartPole-v0": (_FLICKERING, {"flicker_prob": 0.5, "burst_len": 4}),
-    "MaskedFlickeringCartPole-v0": (_FLICKERING, {"flicker_prob": 0.5, "hide_velocities": True}),
+
+class Registration(NamedTuple):
+    """What is registered under an id.
+
+    :param entry_point: module and class of the single environment
+    :param kwargs: its arguments
+    :param reward_threshold: the return that counts as solved: 95 % of what perfect memory is known
+        to reach, on T-mazes 90 % correct turns; None where nothing of the kind is known
+    :param max_episode_steps: the time limit; None where the environment ends by itself
+    """
+
+    entry_point: str
+    kwargs: dict[str, Any]
+    reward_threshold: float | None
+    max_episode_steps: int | None
+
+
+def _cartpole(entry_point: str, reward_threshold: float = 475.0, **kwargs: Any) -> Registration:
+    """Run for 500 steps, as ``CartPole-v1`` does."""
+    return Registration(entry_point, kwargs, reward_threshold, 500)
+
+
+def _popgym(entry_point: str, reward_threshold: float | None, **kwargs: Any) -> Registration:
+    """Truncate by itself, since the cap is also the scale of the rewards."""
+    return Registration(entry_point, kwargs, reward_threshold, None)
+
+
+def _tmaze(entry_point: str) -> Registration:
+    return Registration(entry_point, {"corridor_length": 10}, 0.8, None)
+
+
+#: The ids. Harder settings of an environment carry the parameters in their names: ``p`` is the
+#: share of blank frames in per cent, ``L`` the mean length of a run of blank frames.
+ENVIRONMENTS: dict[str, Registration] = {
+    "MaskedCartPole-v0": _cartpole(_MASKED),
+    "FlickeringCartPole-v0": _cartpole(_FLICKERING, flicker_prob=0.5),
+    "FlickeringCartPole-p75-v0": _cartpole(_FLICKERING, flicker_prob=0.75),
+    "BurstFlickeringCartPole-v0": _cartpole(_FLICKERING, flicker_prob=0.5, burst_len=4),
+    "BurstFlickeringCartPole-L8-v0": _cartpole(_FLICKERING, 472.0, flicker_prob=0.5, burst_len=8),
+    "BurstFlickeringCartPole-L16-v0": _cartpole(_FLICKERING, 450.0, flicker_prob=0.5, burst_len=16),
+    "MaskedFlickeringCartPole-v0": _cartpole(_FLICKERING, flicker_prob=0.5, hide_velocities=True),
+    "POPGymPositionOnlyCartPoleEasy-v0": _popgym(_POSITION_ONLY, 0.95, max_episode_length=200),
+    "POPGymPositionOnlyCartPoleMedium-v0": _popgym(_POSITION_ONLY, 0.95, max_episode_length=400),
+    "POPGymPositionOnlyCartPoleHard-v0": _popgym(_POSITION_ONLY, 0.95, max_episode_length=600),
+    "POPGymNoisyPositionOnlyCartPoleEasy-v0": _popgym(
+        _NOISY, 0.95, noise_sigma=0.1, max_episode_length=200
+    ),
+    "POPGymNoisyPositionOnlyCartPoleMedium-v0": _popgym(
+        _NOISY, None, noise_sigma=0.2, max_episode_length=200
+    ),
+    "POPGymNoisyPositionOnlyCartPoleHard-v0": _popgym(
+        _NOISY, None, noise_sigma=0.3, max_episode_length=200
+    ),
+    "TMaze-v0": _tmaze(_TMAZE),
+    "ActiveTMaze-v0": _tmaze(_ACTIVE_TMAZE),
 }
 
 
@@ -30,13 +88,13 @@ def register_envs() -> None:
     ``import thrust_pomdp`` calls this, and ``gym.make("thrust_pomdp:FlickeringCartPole-v0")``
     imports the package by itself, in spawn-started worker processes too.
     """
-    for env_id, (entry_point, kwargs) in ENVIRONMENTS.items():
+    for env_id, registration in ENVIRONMENTS.items():
         if env_id not in gym.registry:
             gym.register(
                 env_id,
-                entry_point=entry_point,
-                vector_entry_point=VECTOR_TWINS[entry_point],
-                kwargs=dict(kwargs),
-                max_episode_steps=500,
-                reward_threshold=475.0,
+                entry_point=registration.entry_point,
+                vector_entry_point=VECTOR_TWINS[registration.entry_point],
+                kwargs=dict(registration.kwargs),
+                max_episode_steps=registration.max_episode_steps,
+                reward_threshold=registration.reward_threshold,
             )

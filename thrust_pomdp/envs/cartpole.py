@@ -35,7 +35,7 @@ def check_integrator(kinematics_integrator: str) -> str:
     return kinematics_integrator
 
 
-class _SensedCartPoleEnv(CartPoleEnv):
+class SensedCartPoleEnv(CartPoleEnv):
     """CartPole with an observation of our own; physics and seeds are Gymnasium's."""
 
     def __init__(
@@ -77,7 +77,7 @@ class _SensedCartPoleEnv(CartPoleEnv):
         return state[list(POSITIONS)] if self.hide_velocities else state
 
 
-class MaskedCartPoleEnv(_SensedCartPoleEnv):
+class MaskedCartPoleEnv(SensedCartPoleEnv):
     """CartPole without its velocities: the agent sees where things are, not how they move.
 
     ## Description
@@ -138,7 +138,7 @@ class MaskedCartPoleEnv(_SensedCartPoleEnv):
         super().__init__(True, kinematics_integrator, expose_state, render_mode)
 
 
-class FlickeringCartPoleEnv(_SensedCartPoleEnv):
+class FlickeringCartPoleEnv(SensedCartPoleEnv):
     """CartPole through a sensor that drops whole frames.
 
     ## Description

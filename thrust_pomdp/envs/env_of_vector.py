@@ -1,0 +1,88 @@
+"""One environment of a native vector, to be read and painted as if it stood alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+if TYPE_CHECKING:
+    from thrust_pomdp.envs.native_vector import NativeVectorEnv
+
+
+class EnvOfVector:
+    """One environment of a vector, for programs that read, set or paint single environments.
+
+    ``np_random`` can be used with the effect that it has on a single environment. Constants can be
+    read, but not set: the vector shares them.
+    """
+
+    #: What a single environment keeps for its own episode or window: not the vector's to tell.
+    not_shared: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, vector_env: NativeVectorEnv, idx: int) -> None:
+        # Around __setattr__, which asks the vector environment what may be set.
+        self.__dict__.update(_vector_env=vector_env, _idx=idx)
+
+    @property
+    def unwrapped(self) -> EnvOfVector:
+        """The environment itself."""
+        return self
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The generator of the start states."""
+        generator: np.random.Generator = self._vector_env.starts.generator(self._idx)
+        return generator
+
+    @property
+    def np_random_seed(self) -> int:
+        """The seed of the start states."""
+        seed: int = self._vector_env.seeds[self._idx]
+        return seed
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of a single environment."""
+        metadata: dict[str, Any] = self._vector_env.single.metadata
+        return metadata
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The specification of a single environment like this one."""
+        spec: EnvSpec | None = copy.deepcopy(self._vector_env.spec)
+        if spec is not None:
+            for key in ("num_envs", "vectorization_mode", "autoreset_mode", "max_episode_steps"):
+                spec.kwargs.pop(key, None)
+            spec.max_episode_steps = self._vector_env.max_episode_steps
+        return spec
+
+    def render(self) -> Any:
+        """Paint the environment in the vector's ``render_mode``."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Do nothing: the vector environment owns what there is to close."""
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Read an attribute, as from a wrapped single environment."""
+        return getattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        # Private names first: while it is being copied this object has no vector environment yet.
+        if not name.startswith("_") and name not in self.not_shared:
+            shared = vars(self._vector_env.single)
+            if name in shared:
+                return shared[name]
+        raise AttributeError(
+            f"an environment of a native vector has no attribute {name!r}; build the vector from "
+            "single environments (vectorization_mode='sync', or vec_env_cls=DummyVecEnv with "
+            "Stable-Baselines3) where a program needs all of theirs"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self._vector_env.single) or hasattr(type(self), name):
+            raise AttributeError(f"{name!r} is shared by all environments of {self._vector_env}")
+        self.__dict__[name] = value
