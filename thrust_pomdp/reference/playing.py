@@ -1,0 +1,106 @@
+"""Episodes of a controller, many side by side, through the public vector environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from thrust_pomdp.arguments import check_count
+from thrust_pomdp.reference.laws import Controller
+
+#: Environments side by side; more no longer fit the processor's cache.
+CHUNK = 2048
+
+
+def play(
+    env_id: str, controller: Controller, n_episodes: int = 1000, seed: int = 0, **env_kwargs: Any
+) -> NDArray[np.float64]:
+    """Return what a controller reaches in each of ``n_episodes`` episodes.
+
+    Episode ``i`` is the first one of an environment seeded with ``seed + i``. Taking the first
+    episodes to *finish* instead, as auto-resetting environments deliver them, would favour the
+    short ones.
+
+    >>> from thrust_pomdp.reference import RandomController
+    >>> play("FlickeringCartPole-v0", RandomController(2, seed=0), n_episodes=100).shape
+    (100,)
+
+    :param env_id: an environment id
+    :param controller: who acts; it sees observations and blank flags only
+    :param n_episodes: the number of episodes
+    :param seed: the first episode's
+    :param env_kwargs: arguments of the environment
+    :return: returns, ``[n_episodes]``
+    """
+    check_count("n_episodes", n_episodes)
+    returns = []
+    for first in range(0, n_episodes, CHUNK):
+        n_envs = min(CHUNK, n_episodes - first)
+        with closing(make_envs(env_id, n_envs, **env_kwargs)) as envs:
+            returns.append(first_episodes(envs, controller, range(seed + first, seed + first + n_envs)))
+    return np.concatenate(returns)
+
+
+def score(
+    env_id: str,
+    make_controller: Callable[[NDArray[np.float64]], Controller],
+    candidates: NDArray[np.float64],
+    seeds: Sequence[int],
+    **env_kwargs: Any,
+) -> NDArray[np.float64]:
+    """Return the mean return of some gains, all on the same episodes, side by side.
+
+    :param env_id: an environment id
+    :param make_controller: makes a controller from gains, ``[n_gains, n_envs]``
+    :param candidates: the gains, ``[n_candidates, n_gains]``
+    :param seeds: of the episodes
+    :param env_kwargs: arguments of the environment
+    :return: ``[n_candidates]``
+    """
+    n_envs = len(candidates) * len(seeds)
+    controller = make_controller(np.repeat(candidates, len(seeds), axis=0).T)
+    with closing(make_envs(env_id, n_envs, **env_kwargs)) as envs:
+        returns = first_episodes(envs, controller, list(seeds) * len(candidates))
+    means: NDArray[np.float64] = returns.reshape(len(candidates), len(seeds)).mean(axis=1)
+    return means
+
+
+def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Make the id's native vector environment, restarting ended episodes at once."""
+    return gym.make_vec(
+        env_id,
+        n_envs,
+        vectorization_mode="vector_entry_point",
+        autoreset_mode="SameStep",
+        **env_kwargs,
+    )
+
+
+def first_episodes(
+    envs: VectorEnv[Any, Any, Any], controller: Controller, seeds: Sequence[int]
+) -> NDArray[np.float64]:
+    """Play one episode in each environment.
+
+    :param envs: environments that restart ended episodes at once
+    :param controller: who acts
+    :param seeds: of the environments
+    :return: returns, ``[n_envs]``
+    """
+    controller.reset(envs.num_envs)
+    obs, infos = envs.reset(seed=list(seeds))
+    returns = np.zeros(envs.num_envs)
+    running = np.ones(envs.num_envs, dtype=bool)
+    while running.any():
+        actions = controller.act(obs, infos.get("blanked"))
+        obs, rewards, terminations, truncations, infos = envs.step(actions)
+        returns += np.where(running, rewards, 0.0)
+        ended = terminations | truncations
+        running &= ~ended
+        controller.restart(ended)
+    return returns
