@@ -4,7 +4,7 @@ python scripts/render.py --run results/demo/runs/lstm-seed0 --out lstm.gif
 python scripts/render.py --model model.zip --normalizer stats.pkl --env MaskedCartPole-v0 --human
 python scripts/render.py --controller random --out random.mp4
 
-Saved models and statistics contain pickles: play only those that you trust.
+Without --env the environment is the run's own, or FlickeringCartPole-v0. Saved models and statistics contain pickles: play only those that you trust.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
-from compare import env_kwarg, positive
+from options import add_env_options, positive
 from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
@@ -36,11 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--normalizer", type=Path, metavar="FILE",
                         help="statistics that VecNormalizeVisible or VecNormalize saved with "
                         "the model")  # fmt: skip
-    parser.add_argument("--env", help=f"environment id (default: the run's, or {DEFAULT_ENV})")
-    parser.add_argument(
-        "--env-kwargs", nargs="+", type=env_kwarg, default=[], metavar="NAME:VALUE",
-        help="arguments of the environment, such as flicker_prob:0.3",
-    )  # fmt: skip
+    add_env_options(parser, default=None)  # the run's, or DEFAULT_ENV
     parser.add_argument("--seed", type=int, default=0, help="of environment and actions")
     parser.add_argument("--episodes", type=positive, default=1, help="episodes to play")
     parser.add_argument("--max-steps", type=positive, default=1000,
