@@ -70,7 +70,7 @@ def read(env_id: str) -> Page:
 def _prose(text: str) -> str:
     """Turn reST roles and double backticks into Markdown's backticks."""
     text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
-    return text.replace("``", "`")
+    return re.sub(r"(?<!`)``(?!`)", "`", text)
 
 
 # ------------------------------------------------------------------------------------- one page
@@ -114,7 +114,9 @@ def _given(kwargs: dict[str, Any]) -> str:
 def _space(space: gym.Space[Any]) -> str:
     if not isinstance(space, gym.spaces.Box):
         return f"`{space}`"
-    low, high = ([f"{bound:.3g}" for bound in bounds.tolist()] for bounds in (space.low, space.high))
+    low, high = (
+        [f"{bound:.4g}" for bound in bounds.tolist()] for bounds in (space.low, space.high)
+    )
     bounds = f"from `[{', '.join(low)}]` to `[{', '.join(high)}]`"
     return f"`Box` of shape `{space.shape}`, {space.dtype}, {bounds}"
 
@@ -143,6 +145,7 @@ def _arguments(about: Page) -> str:
         for name, value in about.arguments.items()
     ]
     rest = re.sub(r"^:(?:param|raises)(?:.+\n?)(?:[ ]+.+\n?)*", "", text, flags=re.MULTILINE)
+    rest = rest.replace("```python", "For example:\n\n```python").replace("\n\n```\n", "\n```\n")
     raised = [f"Raises `{key.split()[1]}` {value}." for key, value in told.items()
               if key.startswith("raises")]  # fmt: skip
     table = _table(("argument", "here", "meaning"), rows)
@@ -161,7 +164,7 @@ def _worth(env_id: str) -> str:
     table = _table(("it knows", "controller", "mean return", "of its kind"), rows)
     text = (
         f"Scripted controllers over {rungs[0].n_episodes:,} episodes, with 95 % intervals "
-        f'(`python scripts/ladder.py --env {env_id}`). A figure is a *proof* if nothing that knows '
+        f"(`python scripts/ladder.py --env {env_id}`). A figure is a *proof* if nothing that knows "
         "as little can do better, and otherwise the *best found*: a lower bound, which a trained "
         "network may exceed."
     )
@@ -170,7 +173,7 @@ def _worth(env_id: str) -> str:
 
 def _figure(rung: Rung) -> str:
     half = rung.mean - rung.interval[0]
-    return f"{rung.mean:.4g}" + (f" ± {half:.1g}" if half > 0 else "")
+    return f"{rung.mean:.4g}" + (f" ± {half:.2g}" if half > 0 else "")
 
 
 # ---------------------------------------------------------------------------------------- index

@@ -4,7 +4,8 @@ python scripts/render.py --run results/demo/runs/lstm-seed0 --out lstm.gif
 python scripts/render.py --model model.zip --normalizer stats.pkl --env MaskedCartPole-v0 --human
 python scripts/render.py --controller random --out random.mp4
 
-Without --env the environment is the run's own, or FlickeringCartPole-v0. Saved models and statistics contain pickles: play only those that you trust.
+Without --env: the environment of the run, or FlickeringCartPole-v0. Saved models and statistics
+contain pickles: play only those that you trust.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ from thrust_pomdp.experiment import films, watching
 
 DEFAULT_ENV = "FlickeringCartPole-v0"
 
+#: What a controller is called here -> what it knows.
+CONTROLLERS = {
+    "random": "nothing",
+    "memoryless": "memoryless",
+    "previous-action": "previous action",
+    "two-frames": "two frames",
+    "exact-model": "exact model",
+}
+
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -32,7 +42,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                      help="a run of scripts/compare.py, in its own environment")  # fmt: skip
     who.add_argument("--model", type=Path, metavar="ZIP",
                      help="a saved RecurrentPPO (ours or sb3_contrib's) or PPO")  # fmt: skip
-    who.add_argument("--controller", choices=["random"], help="a scripted controller")
+    who.add_argument("--controller", choices=list(CONTROLLERS), metavar="NAME",
+                     help="a scripted controller of the reference ladder, by what it knows: "
+                     f"{', '.join(CONTROLLERS)}")  # fmt: skip
     parser.add_argument("--normalizer", type=Path, metavar="FILE",
                         help="statistics that VecNormalizeVisible or VecNormalize saved with "
                         "the model")  # fmt: skip
@@ -64,8 +76,10 @@ def watch(args: argparse.Namespace) -> None:
     if args.out is not None:
         films.check_path(args.out)
     env = watching.make_env(env_id, args.human, env_kwargs)
+    actor: watching.Actor
     if model is None:
-        actor: watching.Actor = watching.RandomActor(env, args.seed)
+        knows = CONTROLLERS[args.controller]
+        actor = watching.scripted_actor(env, knows, env_id, args.seed, env_kwargs)
     else:
         actor = watching.model_actor(env, model, normalizer, args.deterministic)
     set_random_seed(args.seed)  # that of torch, which policies draw from

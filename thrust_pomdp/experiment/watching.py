@@ -20,6 +20,7 @@ from thrust_pomdp.experiment.runner import load_result
 from thrust_pomdp.experiment.training import RunSpec
 from thrust_pomdp.interop import from_sb3_contrib
 from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.reference import Controller, controllers
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
 Env = gym.Env[Any, Any]
@@ -53,6 +54,24 @@ class RandomActor:
     def act(self, obs: Any, info: Info) -> Any:
         """Draw an action."""
         return self._space.sample()
+
+
+class ControllerActor:
+    """Acts for a scripted controller of the reference ladder.
+
+    :param controller: the controller
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def reset(self) -> None:
+        """Forget everything: an episode starts."""
+        self._controller.reset(n_envs=1)
+
+    def act(self, obs: Any, info: Info) -> Any:
+        """Return the controller's action."""
+        return self._controller.act(obs[None], [info.get("blanked", False)])[0]
 
 
 class ModelActor:
@@ -195,6 +214,30 @@ def _load_normalizer(path: Path, venv: Any) -> VecNormalize:
 def _check_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"{name} must be a file, got {path}")
+
+
+def scripted_actor(
+    env: Env, information: str, env_id: str, seed: int, env_kwargs: dict[str, Any]
+) -> Actor:
+    """Make the scripted controller of a class of information.
+
+    :param env: the environment, for chance to act in; any environment will do for that
+    :param information: ``"nothing"`` for chance, or a class of the reference ladder
+    :param env_id: the environment's id
+    :param seed: of what is drawn
+    :param env_kwargs: the environment's arguments
+    :raises ValueError: if the environment has no such controller
+    """
+    if information == "nothing":
+        return RandomActor(env, seed)
+    name = env_id.rpartition(":")[2]
+    found = {c.information: c for c in controllers(name, seed, **env_kwargs)}
+    controller = {str(key): value for key, value in found.items()}.get(information)
+    if controller is None:
+        raise ValueError(
+            f"{env_id} has controllers that know {', '.join(found)}, none that knows {information}"
+        )
+    return ControllerActor(controller)
 
 
 def find_run(path: Path) -> tuple[RunSpec, Path, Path]:

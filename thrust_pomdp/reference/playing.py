@@ -43,7 +43,9 @@ def play(
     for first in range(0, n_episodes, CHUNK):
         n_envs = min(CHUNK, n_episodes - first)
         with closing(make_envs(env_id, n_envs, **env_kwargs)) as envs:
-            returns.append(first_episodes(envs, controller, range(seed + first, seed + first + n_envs)))
+            returns.append(
+                first_episodes(envs, controller, range(seed + first, seed + first + n_envs))
+            )
     return np.concatenate(returns)
 
 
