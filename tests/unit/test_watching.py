@@ -36,6 +36,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     venv = VecNormalizeVisible(make_vec_env(FLICKERING, 2, seed=0), norm_reward=False)
     model = RecurrentPPO("MlpLstmPolicy", venv, envs_per_minibatch=2, **SMALL).learn(256)
+    model.seed = None  # or loading it would seed torch's generator, which sampling draws from
     model.save(folder / "ours.zip")
     venv.save(str(folder / "visible.pkl"))
     sb3_contrib.RecurrentPPO("MlpLstmPolicy", venv, batch_size=32, **SMALL).save(
@@ -124,6 +125,20 @@ class TestPlaying:
         )  # fmt: skip
         assert sum(lengths) == len(env.actions) == 50
         assert len(lengths) == len(env.seeds)
+
+    def test_a_true_zero_is_told_from_a_blank_by_its_flag(self, saved: Path) -> None:
+        class Spy:
+            def predict(self, obs, state, episode_start, deterministic):
+                self.seen = obs
+                return np.array(0), None
+
+        spy, venv = Spy(), make_vec_env(FLICKERING)
+        normalizer = VecNormalizeVisible.load(str(saved / "visible.pkl"), venv)
+        actor = watching.ModelActor(spy, normalizer, deterministic=True)
+        actor.reset()
+        for blanked in (True, False):
+            actor.act(np.zeros(4, np.float32), {"blanked": blanked})
+            assert spy.seen.any() != blanked
 
     def test_statistics_are_not_updated(self, saved: Path) -> None:
         env = gym.make(FLICKERING)
