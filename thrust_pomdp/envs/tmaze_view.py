@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: A sign for each kind of cell, and its colour.
+#: A sign for each kind of cell, and its colour. Those that matter are of M. Okabe and K. Ito's set,
+#: which colour-blind people can tell apart.
 COLOURS = {
     "#": (38, 42, 51),  # wall
     ".": (224, 224, 216),  # floor
-    "<": (240, 190, 70),  # the cue's cell: turn left
-    ">": (240, 190, 70),  # the cue's cell: turn right
-    "G": (60, 160, 90),  # goal
-    "x": (200, 80, 70),  # the wrong side
-    "@": (50, 100, 200),  # agent
+    "<": (240, 228, 66),  # the cue's cell: turn left
+    ">": (240, 228, 66),  # the cue's cell: turn right
+    "G": (0, 158, 115),  # goal
+    "x": (213, 94, 0),  # the wrong side
+    "@": (0, 114, 178),  # agent
 }
 
 #: Side of a cell in pixels, unless the corridor is so long that the picture grows too wide.
