@@ -43,7 +43,9 @@ def play(
     for first in range(0, n_episodes, CHUNK):
         n_envs = min(CHUNK, n_episodes - first)
         with closing(make_envs(env_id, n_envs, **env_kwargs)) as envs:
-            returns.append(first_episodes(envs, controller, range(seed + first, seed + first + n_envs)))
+            returns.append(
+                first_episodes(envs, controller, range(seed + first, seed + first + n_envs))
+            )
     return np.concatenate(returns)
 
 
@@ -69,6 +71,11 @@ def score(
         returns = first_episodes(envs, controller, list(seeds) * len(candidates))
     means: NDArray[np.float64] = returns.reshape(len(candidates), len(seeds)).mean(axis=1)
     return means
+
+
+def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
+    """Make a single environment, to be read and not played."""
+    return gym.make(env_id, **env_kwargs, disable_env_checker=True)
 
 
 def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any, Any]:

@@ -7,7 +7,6 @@ best, repeat. What it finds is a lower bound of what the law's class can reach.
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import numpy as np
