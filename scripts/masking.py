@@ -147,8 +147,8 @@ def print_energy(flights: dict[str, Flight]) -> None:
     for integrator, flight in flights.items():
         early = Flight(flight.theta[:31], flight.velocity[:31])
         print(f"  {NAMES[integrator]:<28} energy gained per step {gain_per_step(early):+.4f} 1/s^2")
-    print(f"  of it tau^2 U'^2 / 2 with the push alone: {TAU**2 * PUSH**2 / 2:.4f}; the pole falls at an "
-          f"energy of {PUSH * FALLEN - GRAVITY * FALLEN**2 / 2:.2f}\n")  # fmt: skip
+    print(f"  of it tau^2 U'^2 / 2 with the push alone: {TAU**2 * PUSH**2 / 2:.4f}; the pole falls "
+          f"at an energy of {PUSH * FALLEN - GRAVITY * FALLEN**2 / 2:.2f}\n")  # fmt: skip
 
 
 def print_ladders(ladders: dict[str, list[Rung]]) -> None:
@@ -220,7 +220,7 @@ def _finish_energies(axes: Any, explicit: Flight) -> None:
     steps = np.arange(31)
     start = np.nanmedian(energy(explicit)[0])
     axes.plot(steps, start + steps * TAU**2 * PUSH**2 / 2, color="0.3", linestyle="--", lw=1.2)
-    axes.annotate("½τ²U′² a step", (25, start + 25 * TAU**2 * PUSH**2 / 2), (4, -10),
+    axes.annotate("½τ²U'² a step", (25, start + 25 * TAU**2 * PUSH**2 / 2), (4, -10),
                   fontsize=8, color="0.3", textcoords="offset points")  # fmt: skip
     axes.set_xlabel("step (0.02 s)")
     axes.set_ylabel("energy of the loop (1/s²)")

@@ -81,7 +81,7 @@ class TestWhatAControllerMayKnow:
         law = controller_of(env_id, "two frames")
         assert (last_actions(law, one) == last_actions(law, other)).all()
 
-    @pytest.mark.parametrize("env_id", (MASKED, FLICKERING, BOTH, NOISY))
+    @pytest.mark.parametrize("env_id", [MASKED, FLICKERING, BOTH, NOISY])
     def test_two_frames_make_use_of_the_older_one(self, env_id):
         one, other = self.swapped(env_id, n_kept=1)
         law = controller_of(env_id, "two frames")
@@ -96,14 +96,14 @@ class TestWhatAControllerMayKnow:
         assert 100 < same.sum() < 400 or env_id == "ActiveTMaze-v0"
         assert (after_one[same] == after_other[same]).all()
 
-    @pytest.mark.parametrize("env_id", (MASKED, FLICKERING, BOTH, NOISY))
+    @pytest.mark.parametrize("env_id", [MASKED, FLICKERING, BOTH, NOISY])
     @pytest.mark.parametrize("information", ["previous action", "exact model"])
     def test_memory_is_made_use_of(self, env_id, information):
         one, other = self.swapped(env_id, n_kept=1)
         law = controller_of(env_id, information)
         assert (last_actions(law, one) != last_actions(law, other)).any()
 
-    @pytest.mark.parametrize("env_id", (FLICKERING, BOTH))
+    @pytest.mark.parametrize("env_id", [FLICKERING, BOTH])
     def test_what_a_blank_frame_holds_is_never_read(self, env_id):
         frames = frames_of(env_id, 200, 8)
         spoilt = [(np.where(b[:, None], np.float32(np.nan), o), b) for o, b in frames]

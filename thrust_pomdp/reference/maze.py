@@ -71,7 +71,7 @@ class PreviousActionInMaze(MazeController):
         return np.where(cues != 0, cues, self._last)
 
     def _remember(self, actions: Actions) -> None:
-        self._last = 2.0 * actions - 1.0
+        self._last = np.where(actions == 1, 1.0, -1.0)
 
 
 class TwoFramesInMaze(MazeController):

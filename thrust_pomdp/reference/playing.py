@@ -100,7 +100,8 @@ def first_episodes(
     :return: returns, ``[n_envs]``
     """
     controller.reset(envs.num_envs)
-    obs, infos = envs.reset(seed=list(seeds))
+    # A list is what all of Gymnasium's vector environments take, whatever their base class says.
+    obs, infos = envs.reset(seed=list(seeds))  # type: ignore[arg-type]
     returns = np.zeros(envs.num_envs)
     running = np.ones(envs.num_envs, dtype=bool)
     while running.any():

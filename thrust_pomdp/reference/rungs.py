@@ -32,8 +32,8 @@ class Rung:
     :param mean: mean return of an episode
     :param standard_error: of the mean
     :param n_episodes: the episodes it was measured on
-    :param kind: ``"proof"`` if nothing of the class can do better, ``"best found"`` if the figure is
-        a lower bound from a search: a trained network of the same class may exceed it
+    :param kind: ``"proof"`` if nothing of the class can do better, ``"best found"`` if the figure
+        is a lower bound from a search: a trained network of the same class may exceed it
     :param reason: why it is of that kind
     :param gains: where the controller's gains come from; empty where it has none
     """
