@@ -23,9 +23,10 @@ from options import add_env_options, positive
 
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
 from thrust_pomdp.reference.figures import write_figures
+from thrust_pomdp.reference.playing import make_single
 from thrust_pomdp.reference.report import draw, markdown, text
 from thrust_pomdp.reference.search import search
-from thrust_pomdp.reference.tasks import LAWS, make_single, store_gains, task_of
+from thrust_pomdp.reference.tasks import LAWS, store_gains, task_of
 from thrust_pomdp.registration import ENVIRONMENTS
 
 SEMI_IMPLICIT = {"kinematics_integrator": "semi-implicit euler"}
@@ -84,7 +85,7 @@ def _measure(work: tuple[str, dict[str, Any], Controller, int, int]) -> Rung:
 
 def search_all(env_id: str, kwargs: dict[str, Any]) -> None:
     """Seek gains for all classes of information, and store them."""
-    task = task_of(make_single(env_id, **kwargs))
+    task = task_of(make_single(env_id, **kwargs).unwrapped)
     for law in LAWS:
         gains, score = search(env_id, task, law, **kwargs)
         store_gains(task, law, gains)

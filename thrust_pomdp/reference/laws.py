@@ -89,10 +89,10 @@ class Controller(ABC):
             )
         return self._choose(frames, visible)
 
-    def _start(self) -> None:
+    def _start(self) -> None:  # noqa: B027 (not all remember something)
         """Make what is remembered, for ``n_envs`` environments."""
 
-    def _forget(self, ended: Flags) -> None:
+    def _forget(self, ended: Flags) -> None:  # noqa: B027 (as above)
         """Clear what is remembered of some environments."""
 
     @abstractmethod
@@ -206,7 +206,8 @@ class PreviousAction(PushController):
     def _lean(self, frames: Floats, visible: Flags) -> Floats:
         on_visible, on_blank = self.gains[-2:]
         seen = linear(self.gains[:-2], frames)
-        return seen + np.where(visible, on_visible, on_blank) * self._last
+        lean: Floats = seen + np.where(visible, on_visible, on_blank) * self._last
+        return lean
 
     def _remember(self, pushes_right: Flags) -> None:
         self._last = np.where(pushes_right, 1.0, -1.0)

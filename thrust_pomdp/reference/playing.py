@@ -73,6 +73,11 @@ def score(
     return means
 
 
+def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
+    """Make a single environment, to be read and not played."""
+    return gym.make(env_id, **env_kwargs, disable_env_checker=True)
+
+
 def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Make the id's native vector environment, restarting ended episodes at once."""
     return gym.make_vec(
@@ -95,7 +100,8 @@ def first_episodes(
     :return: returns, ``[n_envs]``
     """
     controller.reset(envs.num_envs)
-    obs, infos = envs.reset(seed=list(seeds))
+    # A list is what all of Gymnasium's vector environments take, whatever their base class says.
+    obs, infos = envs.reset(seed=list(seeds))  # type: ignore[arg-type]
     returns = np.zeros(envs.num_envs)
     running = np.ones(envs.num_envs, dtype=bool)
     while running.any():

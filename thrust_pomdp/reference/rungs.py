@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
+from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers
 from thrust_pomdp.reference.laws import Controller, Information
-from thrust_pomdp.reference.playing import play
-from thrust_pomdp.reference.tasks import make_single
+from thrust_pomdp.reference.playing import make_single, play
 
 #: Whether a figure is the best that its class of information can reach, or only the best found.
 Kind = Literal["proof", "best found"]
@@ -31,8 +32,8 @@ class Rung:
     :param mean: mean return of an episode
     :param standard_error: of the mean
     :param n_episodes: the episodes it was measured on
-    :param kind: ``"proof"`` if nothing of the class can do better, ``"best found"`` if the figure is
-        a lower bound from a search: a trained network of the same class may exceed it
+    :param kind: ``"proof"`` if nothing of the class can do better, ``"best found"`` if the figure
+        is a lower bound from a search: a trained network of the same class may exceed it
     :param reason: why it is of that kind
     :param gains: where the controller's gains come from; empty where it has none
     """
@@ -108,11 +109,15 @@ def max_return(env_id: str, **env_kwargs: Any) -> float:
     :param env_kwargs: arguments of the environment
     """
     env = make_single(env_id, **env_kwargs)
+    if isinstance(env.unwrapped, TMazeEnv):
+        return 1.0
     assert env.spec is not None
     limit = env.spec.max_episode_steps
-    if limit is None:
-        raise ValueError(f"max_episode_steps must be set: {env_id} has no end without it, got None")
-    return float(limit)
+    if not isinstance(env.unwrapped, PositionOnlyCartPoleEnv):
+        assert limit is not None  # or the episode, with a good controller, would never have ended
+        return float(limit)
+    length = env.unwrapped.max_episode_length
+    return 1.0 if limit is None else min(limit / length, 1.0)
 
 
 def normalized(mean: float, rungs: Iterable[Rung]) -> float:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv
+from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, SensedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw
+from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv
 from thrust_pomdp.reference.belief import ExactModel, ModelObserver
 from thrust_pomdp.reference.laws import (
     Information,
@@ -65,20 +64,15 @@ class CartPoleTask:
         return " ".join(changed) or "everything visible"
 
 
-def task_of(env: gym.Env[Any, Any]) -> CartPoleTask:
-    """Read from a single environment what it asks of a controller.
-
-    :raises ValueError: if it is none of this package's CartPoles
-    """
-    cart = env.unwrapped
-    if not isinstance(cart, (MaskedCartPoleEnv, FlickeringCartPoleEnv)):
-        raise ValueError(f"env must be one of this package's CartPoles, got {env}")
+def task_of(cart: SensedCartPoleEnv) -> CartPoleTask:
+    """Read from a single environment what it asks of a controller."""
     law = cart._flicker.law if isinstance(cart, FlickeringCartPoleEnv) else FlickerLaw(0.0)
     independent = law.after_visible == law.after_blank
     return CartPoleTask(
         hide_velocities=cart.hide_velocities,
         flicker_prob=law.flicker_prob,
         burst_len=None if independent else law.burst_len,
+        noise=cart.noise_sigma if isinstance(cart, NoisyPositionOnlyCartPoleEnv) else 0.0,
         kinematics_integrator=cart.kinematics_integrator,
     )
 
@@ -140,9 +134,3 @@ def gains_for(
     )
     best = list(others)[int(np.argmax(scores))]
     return others[best], f"found for {best}, the best of {len(others)} stored here"
-
-
-def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
-    """Make a single environment, to be read and not stepped."""
-    with closing(gym.make(env_id, **env_kwargs)) as env:
-        return env
