@@ -226,6 +226,23 @@ class TestScript:
         assert render.main([*command, "--out", str(film)]) == 0
         assert film.exists()
 
+    @pytest.mark.parametrize(
+        ("controller", "env_id", "length"),
+        [
+            ("exact-model", "BurstFlickeringCartPole-v0", 60),
+            ("two-frames", "thrust_pomdp:MaskedCartPole-v0", 60),
+            ("exact-model", "ActiveTMaze-v0", 12),
+        ],
+    )
+    def test_a_controller_of_the_ladder_balances_and_recalls(
+        self, controller: str, env_id: str, length: int, tmp_path, render, capsys
+    ) -> None:
+        command = ["--controller", controller, "--env", env_id, "--seed", "1"]
+        film = str(tmp_path / "film.gif")
+        assert render.main([*command, "--max-steps", "60", "--out", film]) == 0
+        total = 60 if length == 60 else 1
+        assert capsys.readouterr().out.startswith(f"{length} steps, return {total}\n")
+
     def test_a_window_shows_it(self, render, capsys) -> None:
         command = ["--controller", "random", "--env", "MaskedCartPole-v0", "--human"]
         assert render.main([*command, "--max-steps", "3"]) == 0
@@ -246,6 +263,8 @@ class TestScript:
             (["--model", "{saved}/ours.zip", "--normalizer", "{saved}/visible.pkl",
               "--env", "MaskedCartPole-v0"], "fit the environment, got {saved}/visible.pkl"),
             (["--run", "{saved}/runs/mlp-seed0"], "finished in {saved}/runs: lstm-seed0"),
+            (["--controller", "exact-model", "--env", "CartPole-v1"],
+             "env_id must name an environment of this package"),
             (["--controller", "random", "--env", "FlickeringCartpole-v0"], "Did you mean"),
             (["--controller", "random", "--env-kwargs", "flicker_prob:1.5"],
              "flicker_prob must be a probability"),
