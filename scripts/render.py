@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
@@ -85,11 +86,12 @@ def watch(args: argparse.Namespace) -> None:
     set_random_seed(args.seed)  # that of torch, which policies draw from
     if args.out is not None:
         env = films.recorded(env, args.out)
-    watching.play(
-        env, actor, args.episodes, args.max_steps, args.seed,
-        lambda length, total: print(f"{length} steps, return {total:g}"),
-    )  # fmt: skip
-    env.close()
+    # Closing writes the film: of what has been played, if someone interrupts.
+    with closing(env):
+        watching.play(
+            env, actor, args.episodes, args.max_steps, args.seed,
+            lambda length, total: print(f"{length} steps, return {total:g}"),
+        )  # fmt: skip
     if args.out is not None:
         print(f"Written: {args.out}, {args.out.stat().st_size / 1000:.0f} kB")
 
@@ -104,6 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (gym.error.Error, OSError, ValueError, TypeError, ImportError) as error:
         print(f"render: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -24,7 +24,9 @@ FLICKERING = "FlickeringCartPole-v0"
 BURST = "BurstFlickeringCartPole-v0"
 BOTH = "MaskedFlickeringCartPole-v0"
 
-every_id = pytest.mark.parametrize("env_id", [MASKED, FLICKERING, BURST, BOTH])
+NOISY = "POPGymNoisyPositionOnlyCartPoleEasy-v0"
+
+every_id = pytest.mark.parametrize("env_id", [MASKED, FLICKERING, BURST, BOTH, NOISY])
 
 #: A picture with something of every brightness in it.
 RAMP = np.linspace(0, 255, 120 * 160 * 3).astype(np.uint8).reshape(120, 160, 3)

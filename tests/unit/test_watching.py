@@ -243,6 +243,24 @@ class TestScript:
         total = 60 if length == 60 else 1
         assert capsys.readouterr().out.startswith(f"{length} steps, return {total}\n")
 
+    def test_an_interrupt_keeps_what_has_been_played(
+        self, tmp_path, render, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Impatient(watching.RandomActor):
+            n_actions = 0
+
+            def act(self, obs, info):
+                self.n_actions += 1
+                if self.n_actions == 4:
+                    raise KeyboardInterrupt
+                return super().act(obs, info)
+
+        monkeypatch.setattr(watching, "RandomActor", Impatient)
+        film = tmp_path / "film.gif"
+        assert render.main(["--controller", "random", "--out", str(film)]) == 1
+        with Image.open(film) as frames:
+            assert frames.n_frames == 4
+
     def test_a_window_shows_it(self, render, capsys) -> None:
         command = ["--controller", "random", "--env", "MaskedCartPole-v0", "--human"]
         assert render.main([*command, "--max-steps", "3"]) == 0

@@ -140,7 +140,7 @@ class MaskedCartPoleEnv(SensedCartPoleEnv):
         into a loop that reacts to positions only.
     :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
         of shape ``(4,)``
-    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown
     :raises ValueError: for an unknown integrator
 
     ```python
@@ -215,7 +215,8 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
     :param kinematics_integrator: ``"euler"`` (explicit, Gymnasium's) or ``"semi-implicit euler"``
     :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
         of shape ``(4,)``
-    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown, faded and
+        framed while the agent is blind, above the flags of the latest frames
     :raises ValueError: for probabilities outside [0, 1], a burst that cannot exist, or an unknown
         integrator
 
