@@ -45,9 +45,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_env_options(parser, default=None)
-    parser.add_argument("--episodes", type=positive, default=10_000,
+    parser.add_argument("--episodes", type=positive, default=6000,
                         help="episodes of each controller (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the first episode")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first episode, and of the search"
+    )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1,
                         help="processes (default: one per core)")  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the ladders")
@@ -83,11 +85,11 @@ def _measure(work: tuple[str, dict[str, Any], Controller, int, int]) -> Rung:
     return measure(env_id, controller, episodes, seed, **kwargs)
 
 
-def search_all(env_id: str, kwargs: dict[str, Any]) -> None:
-    """Seek gains for all classes of information, and store them."""
+def search_all(env_id: str, kwargs: dict[str, Any], seed: int) -> None:
+    """Seek gains for all classes of information, and store them where they beat the stored ones."""
     task = task_of(make_single(env_id, **kwargs).unwrapped)
     for law in LAWS:
-        gains, score = search(env_id, task, law, **kwargs)
+        gains, score = search(env_id, task, law, seed, **kwargs)
         store_gains(task, law, gains)
         print(f"{law}: {score:.4g} in the search with gains {gains.tolist()}", flush=True)
 
@@ -98,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = [(args.env, kwargs)] if args.env else [*((i, {}) for i in ENVIRONMENTS), *EXTRA]
     try:
         if args.search:
-            search_all(args.env, kwargs)
+            search_all(args.env, kwargs, args.seed)
         ladders = measured(settings, args.episodes, args.seed, args.jobs)
     except (gym.error.Error, ValueError, TypeError) as error:
         print(f"ladder: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ def controllers(env_id: str, seed: int | None = 0, **env_kwargs: Any) -> list[Co
     :param env_id: an id of this package
     :param seed: of the controllers' random draws; None takes fresh entropy
     :param env_kwargs: arguments of the environment
-    :raises ValueError: for an environment of another package, or one whose episodes do not end
+    :raises ValueError: for an environment of another package
     """
     env = make_single(env_id, **env_kwargs).unwrapped
     found: list[Controller] = [RandomController(2)]

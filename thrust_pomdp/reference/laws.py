@@ -179,7 +179,8 @@ class Memoryless(PushController):
 
     def _lean(self, frames: Floats, visible: Flags) -> Floats:
         seen = linear(self.gains[:-1], frames)
-        return seen + self.gains[-1] * seen**3
+        lean: Floats = seen + self.gains[-1] * seen**3
+        return lean
 
 
 class PreviousAction(PushController):

@@ -61,16 +61,20 @@ def score(
     :param env_id: an environment id
     :param make_controller: makes a controller from gains, ``[n_gains, n_envs]``
     :param candidates: the gains, ``[n_candidates, n_gains]``
-    :param seeds: of the episodes
+    :param seeds: of the episodes; the first one seeds the controllers' draws, too
     :param env_kwargs: arguments of the environment
     :return: ``[n_candidates]``
     """
-    n_envs = len(candidates) * len(seeds)
-    controller = make_controller(np.repeat(candidates, len(seeds), axis=0).T)
-    with closing(make_envs(env_id, n_envs, **env_kwargs)) as envs:
-        returns = first_episodes(envs, controller, list(seeds) * len(candidates))
-    means: NDArray[np.float64] = returns.reshape(len(candidates), len(seeds)).mean(axis=1)
-    return means
+    at_once = max(CHUNK // len(seeds), 1)
+    means = []
+    for first in range(0, len(candidates), at_once):
+        some = candidates[first : first + at_once]
+        controller = make_controller(np.repeat(some, len(seeds), axis=0).T)
+        controller.seed(seeds[0])
+        with closing(make_envs(env_id, len(some) * len(seeds), **env_kwargs)) as envs:
+            returns = first_episodes(envs, controller, list(seeds) * len(some))
+        means.append(returns.reshape(len(some), len(seeds)).mean(axis=1))
+    return np.concatenate(means)
 
 
 def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
@@ -79,7 +83,15 @@ def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
 
 
 def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Make the id's native vector environment, restarting ended episodes at once."""
+    """Make the id's native vector environment, restarting ended episodes at once.
+
+    :raises ValueError: if the time limit is taken away: a good controller would play for ever
+    """
+    if env_kwargs.get("max_episode_steps") == -1:
+        raise ValueError(
+            "max_episode_steps must be at least 1, since a good controller never ends an episode, "
+            "got -1"
+        )
     return gym.make_vec(
         env_id,
         n_envs,

@@ -97,15 +97,16 @@ def draw(ladders: Sequence[Ladder], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    height = 1.6 + 0.36 * len(ladders)
+    height = 1.6 + 0.4 * len(ladders)
     picture = Figure(figsize=(9.5, height), dpi=150, layout="constrained")
     axes = picture.subplots()
     for row, ladder in enumerate(ladders):
         _draw_row(axes, row, ladder)
-    axes.set_yticks(range(len(ladders)), [title(ladder) for ladder in ladders], fontsize=8)
+    names = [title(ladder).replace(" ", "\n", 1) for ladder in ladders]
+    axes.set_yticks(range(len(ladders)), names, fontsize=8)
     axes.set_ylim(len(ladders) - 0.4, -0.6)
     axes.set_xlabel("mean return of an episode, share of the most there is (bars: 95 % interval)")
-    axes.set_xlim(-0.04, 1.04)
+    axes.set_xlim(-0.06, 1.04)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -118,16 +119,16 @@ def draw(ladders: Sequence[Ladder], path: Path) -> None:
 def _draw_row(axes: Any, row: int, ladder: Ladder) -> None:
     best, means = best_of(ladder), [rung.mean for rung in ladder.rungs]
     axes.plot([min(means) / best, max(means) / best], [row, row], color="0.85", zorder=1)
-    for rung in ladder.rungs:
+    for place, rung in enumerate(ladder.rungs):
         colour, mark = _STYLES[rung.information]
         name = "random" if rung.information == "nothing" else rung.information
         axes.errorbar(
             rung.mean / best,
-            row,
+            row + 0.1 * (place - 2),  # so that none hides another
             xerr=1.96 * rung.standard_error / best,
             color=colour,
             marker=mark,
-            markersize=6,
+            markersize=5,
             linestyle="none",
             capsize=2,
             label=name if row == 0 else None,

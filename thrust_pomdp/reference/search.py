@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.reference.laws import Information
 from thrust_pomdp.reference.playing import score
-from thrust_pomdp.reference.tasks import CartPoleTask, law_maker
+from thrust_pomdp.reference.tasks import CartPoleTask, law_maker, stored_gains_of
 
 #: First seed of the search's episodes, far from those of the figures.
 SEARCH_SEED = 2**40
@@ -27,8 +27,9 @@ POPULATION, EPISODES, ELITE, GENERATIONS = 32, 64, 8, 40
 #: freeze where noise put it.
 LEAST_SPREAD = 0.85
 
-#: Episodes by which the best of the last generations' means is chosen, and how many take part.
-FINAL_EPISODES, FINALISTS = 512, 8
+#: Episodes by which the best of the last generations' means is chosen, and how many take part; the
+#: beginning and all stored gains take part, too.
+FINAL_EPISODES, FINALISTS = 1024, 8
 
 Gains = NDArray[np.float64]
 
@@ -59,7 +60,8 @@ def search(
         elite = candidates[np.argsort(scores)[-ELITE:]]
         mean, spread = elite.mean(axis=0), np.maximum(elite.std(axis=0), LEAST_SPREAD * spread)
         means.append(mean)
-    finalists = np.array([means[0], *means[1:][-FINALISTS:]])
+    stored = stored_gains_of(task, law).values()
+    finalists = np.array([means[0], *means[1:][-FINALISTS:], *stored])
     seeds = range(first + 2**19, first + 2**19 + FINAL_EPISODES)
     scores = score(env_id, make, finalists, seeds, **env_kwargs)
     return finalists[np.argmax(scores)], float(scores.max())
@@ -86,21 +88,19 @@ def beginning(task: CartPoleTask, law: Information) -> tuple[Gains, Gains]:
 
 def _positions_only(task: CartPoleTask, law: Information) -> tuple[Gains, Gains]:
     sure = task.kinematics_integrator != "euler"
-    gain = 3000.0 if sure else 5.0 if task.noise else 15.0
-    frame, spread = np.array([0.0, gain]), np.array([gain / 20, gain / 2])
+    gain = 1e6 if sure else 5.0 if task.noise else 15.0
+    frame, spread = np.array([gain / 100 if sure else 0.0, gain]), np.array([gain / 20, gain / 2])
     if law == "memoryless":
-        return np.append(frame, 0.0), np.append(spread, 1.0 / gain)
+        return np.append(frame, 0.0), np.append(spread, 0.0 if sure else 1.0 / gain)
     if law == "previous action":
         # Some of the last push is in the angle already.
         return (
             np.append(3 * frame, [-0.07 * gain, -6.0]),
             np.append(2 * spread, [0.05 * gain, 3.0]),
         )
-    if task.noise:
-        # As without memory: a second frame so noisy tells little more.
-        return np.concatenate([frame, 0 * frame, frame, frame]), np.tile(spread, 4)
-    # theta + 2 (theta - its last value)
+    # theta + 2 (theta - its last value), surely unless it is noise
+    sure_of_both = 1.0 if task.noise else 100.0
     return (
-        np.concatenate([300 * frame, -200 * frame, frame, frame]),
-        np.concatenate([100 * spread, 60 * spread, spread, spread]),
+        np.concatenate([3 * sure_of_both * frame, -2 * sure_of_both * frame, frame, frame]),
+        np.concatenate([sure_of_both * spread, 0.6 * sure_of_both * spread, spread, spread]),
     )

@@ -94,6 +94,15 @@ def stored_gains() -> dict[CartPoleTask, dict[str, list[float]]]:
     return {CartPoleTask(**entry["task"]): entry["gains"] for entry in entries}
 
 
+def stored_gains_of(task: CartPoleTask, law: Information) -> dict[CartPoleTask, list[float]]:
+    """Return the stored gains that could serve a task, by the task they were found for."""
+    return {
+        other: gains[law]
+        for other, gains in stored_gains().items()
+        if law in gains and (other.n_components == task.n_components or law == "exact model")
+    }
+
+
 def store_gains(task: CartPoleTask, law: Information, gains: NDArray[np.float64]) -> None:
     """Put gains into the file, in place of those it may hold for the task and class."""
     table = stored_gains()
@@ -120,11 +129,7 @@ def gains_for(
     own = stored_gains().get(task, {}).get(law)
     if own is not None:
         return own, "found for this task"
-    others = {
-        other: gains[law]
-        for other, gains in stored_gains().items()
-        if law in gains and (other.n_components == task.n_components or law == "exact model")
-    }
+    others = stored_gains_of(task, law)
     scores = score(
         env_id,
         law_maker(task, law),
