@@ -162,11 +162,13 @@ def _worth(env_id: str) -> str:
         for rung in rungs
     ]
     table = _table(("it knows", "controller", "mean return", "of its kind"), rows)
+    n_episodes = rungs[0].n_episodes
+    command = f"python scripts/ladder.py --env {env_id} --episodes {n_episodes}"
     text = (
-        f"Scripted controllers over {rungs[0].n_episodes:,} episodes, with 95 % intervals "
-        f"(`python scripts/ladder.py --env {env_id}`). A figure is a *proof* if nothing that knows "
-        "as little can do better, and otherwise the *best found*: a lower bound, which a trained "
-        "network may exceed."
+        f"With the arguments above, over {n_episodes:,} episodes; mean returns with 95 % intervals "
+        f"(`{command}`, see [the ladder](../ladder.md)). A figure is a *proof* if nothing that "
+        "knows as little can do better, and otherwise the *best found*: a lower bound, which a "
+        "trained network may exceed."
     )
     return f"## What memory is worth\n\n{text}\n\n{table}"
 
@@ -189,16 +191,21 @@ def index(env_ids: Sequence[str]) -> str:
             (f"[`{env_id}`]({env_id}.md)", about.summary, _given(about.spec.kwargs), floor, ceiling)
         )
     text = (
-        "Mean returns without memory and with all the memory that helps are those of the best "
-        "scripted controllers known; the pages tell which are proofs."
+        "Mean return of the best scripted controllers without memory and with an exact model's, "
+        "with 95 % intervals. Where nothing can do better that is said; any other figure is the "
+        "best found."
     )
     table = _table(("id", "what it is", "arguments", "without memory", "with memory"), rows)
     return f"# The environments\n\n{NOTE}\n\n{text}\n\n{table}\n"
 
 
 def _ends(env_id: str) -> tuple[str, str]:
-    means = {rung.information: f"{rung.mean:.4g}" for rung in LADDER.get(env_id, ())}
-    return means.get("memoryless", ""), means.get("exact model", "")
+    """Return floor and ceiling: what is reached without memory, and with all there is."""
+    told = {
+        rung.information: _figure(rung) + (" (proof)" if rung.kind == "proof" else "")
+        for rung in LADDER.get(env_id, ())
+    }
+    return told.get("memoryless", ""), told.get("exact model", "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

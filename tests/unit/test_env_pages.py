@@ -150,4 +150,4 @@ class TestContent:
             ["exact model", "observer", "500", "proof: the most there is"],
         ]
         index = env_pages.index(["MaskedCartPole-v0"])
-        assert index.splitlines()[-1].endswith("| 52.61 | 500 |")
+        assert index.splitlines()[-1].endswith("| 52.61 ± 0.49 | 500 (proof) |")
