@@ -27,6 +27,9 @@ _POLL_SECONDS = 0.2
 class Runner:
     """Runs a list of trainings and keeps each result in a file as soon as it is finished.
 
+    Beside the result ``runs/NAME.json`` stand the model ``NAME.zip`` and its observation statistics
+    ``NAME.normalizer.pkl``, which ``scripts/render.py --run`` plays.
+
     A run that fails leaves its traceback in ``runs/NAME.error.txt`` and the others go on. Started
     again in the same folder, finished runs are not repeated.
 
@@ -172,7 +175,8 @@ def _work(spec: RunSpec, folder: Path, events: Any) -> None:
     error = folder / f"{spec.name}.error.txt"
     error.unlink(missing_ok=True)
     try:
-        result = run(spec, lambda timesteps: events.put((spec.name, timesteps)))
+        stem = folder / spec.name
+        result = run(spec, lambda timesteps: events.put((spec.name, timesteps)), save_to=stem)
         save_result(result, folder / f"{spec.name}.json")
     except Exception:
         error.write_text(traceback.format_exc())

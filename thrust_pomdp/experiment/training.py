@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,11 +201,24 @@ def evaluate(
     return [float(value) for value in returns]
 
 
-def run(spec: RunSpec, report: Callable[[int], None] = lambda timesteps: None) -> RunResult:
+def save_model(model: OnPolicyAlgorithm, stem: Path) -> None:
+    """Save what acting needs: the model, and the statistics its observations are normalised by."""
+    normalizer = model.get_vec_normalize_env()
+    assert normalizer is not None
+    model.save(stem.with_name(f"{stem.name}.zip"))
+    normalizer.save(str(stem.with_name(f"{stem.name}.normalizer.pkl")))
+
+
+def run(
+    spec: RunSpec,
+    report: Callable[[int], None] = lambda timesteps: None,
+    save_to: Path | None = None,
+) -> RunResult:
     """Train and evaluate, on one thread.
 
     :param spec: what to do
     :param report: called with the environment steps trained so far
+    :param save_to: where to save the trained model, without an ending (:func:`save_model`)
     """
     th.set_num_threads(1)
     env = make_training_env(spec)
@@ -213,6 +227,8 @@ def run(spec: RunSpec, report: Callable[[int], None] = lambda timesteps: None) -
     start = time.perf_counter()
     model.learn(spec.total_timesteps, callback=callback)
     seconds = time.perf_counter() - start
+    if save_to is not None:
+        save_model(model, save_to)
     env.close()
     final = callback.curve[-1][1] if callback.curve else math.nan
     return RunResult(
