@@ -13,6 +13,7 @@ from gymnasium import spaces
 from sensor_envs import OBSERVATIONS, VECTOR, AnyEnv, ScriptedEnv
 
 import thrust_pomdp  # noqa: F401
+from thrust_pomdp.painting import paint_sensor
 from thrust_pomdp.wrappers import (
     ElementDropoutObservation,
     FlickerObservation,
@@ -20,6 +21,7 @@ from thrust_pomdp.wrappers import (
     NormalizeVisibleObservation,
     PreviousActionObservation,
 )
+from thrust_pomdp.wrappers.blanking import _shows_nothing
 
 #: Written out, not imported: another key would change every schedule anyone has recorded.
 KEY = 0x70F1_1C4E
@@ -517,3 +519,31 @@ class TestBadArguments:
         for env in ("CartPole-v1", None, gym.make_vec("CartPole-v1", 1)):
             with pytest.raises(ValueError, match="env must be a Gymnasium environment, got"):
                 wrap(env)
+
+
+class TestPictures:
+    def make(self, **kwargs):
+        return FlickerObservation(gym.make("CartPole-v1", render_mode="rgb_array"), **kwargs)
+
+    def test_are_faded_framed_and_have_the_latest_frames_below(self):
+        pytest.importorskip("pygame")
+        env = self.make()
+        blind = [env.reset(seed=3)[1]["blanked"]]
+        for _ in range(8):
+            blind.append(env.step(1)[4]["blanked"])
+        expected = paint_sensor(env.env.render(), blind)
+        assert (env.render() == expected).all()
+        assert len(set(blind)) == 2  # both kinds of frame are in the strip
+        env.reset()
+        assert env.render().shape == expected.shape
+        assert (env.render() != expected).any()  # a new episode, a new strip
+
+    def test_flags_of_keys_and_components_count_when_all_are_blank(self):
+        assert _shows_nothing({"a": True, "b": np.array([True, True])})
+        assert not _shows_nothing({"a": True, "b": np.array([True, False])})
+
+    def test_an_unwatched_environment_keeps_no_flags(self):
+        env = FlickerObservation(gym.make("CartPole-v1"))
+        env.reset(seed=0)
+        env.step(0)
+        assert len(env._blind) == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from thrust_pomdp.envs.flicker import blanking_layers
+from thrust_pomdp.painting import STRIP_FRAMES, paint_sensor
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.flags import union_flags
 from thrust_pomdp.wrappers.plan import BlankingPlan, as_json, dropout_plan, flicker_plan
@@ -27,6 +30,9 @@ class BlankingObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConst
         self.n_blanking_layers = depth + 1
         self._plan, self._process = plan, plan.process(depth)
         self._blanks, self._layout = plan.blanks, plan.layout
+        # Whether the sensor showed nothing at the latest frames of the episode, for the picture.
+        self._blind: deque[bool] = deque(maxlen=STRIP_FRAMES)
+        self._painted = env.render_mode is not None
         if self._blanks.space is not env.observation_space:
             self.observation_space = self._blanks.space
 
@@ -37,6 +43,7 @@ class BlankingObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConst
         obs, info = self.env.reset(seed=seed, options=options)
         if seed is not None:
             self._process.seed(seed)
+        self._blind.clear()
         return self._show(obs, info, self._process.first_frame())
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -48,8 +55,29 @@ class BlankingObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConst
     def _show(self, obs: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
         flags = self._layout.flags(drawn)
         told = union_flags(info.get("blanked"), flags, self.env.observation_space)
+        if self._painted:
+            self._blind.append(_shows_nothing(told))
         # In a new dict: one that the environment hands out again would tell of the frame before.
         return self._blanks.show(obs, flags), {**info, "blanked": told}
+
+    def render(self) -> Any:
+        """Paint the environment, faded and framed while the sensor shows nothing.
+
+        Below lie the latest frames, hollow where they showed something and solid where they did
+        not. Pictures only: what opens a window of its own shows the truth; to watch through the
+        sensor put :class:`gymnasium.wrappers.HumanRendering` around this wrapper.
+        """
+        picture = self.env.render()
+        if self._blind and isinstance(picture, np.ndarray) and picture.ndim == 3:
+            return paint_sensor(picture, list(self._blind))
+        return picture
+
+
+def _shows_nothing(flags: Any) -> bool:
+    """Tell whether all that a sensor can blank was blanked."""
+    if isinstance(flags, Mapping):
+        return all(_shows_nothing(flag) for flag in flags.values())
+    return bool(np.all(flags))
 
 
 class FlickerObservation(BlankingObservation):
