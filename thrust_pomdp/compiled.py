@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from torch import nn
 from torch.autograd.function import once_differentiable
 
 
@@ -196,28 +197,62 @@ class CompiledCell:
         versions = [weight._version for weight in self._weights]
         if versions != self._versions:
             self._versions, self._transposed = versions, transposed_weights(*self._weights)
-        h, c = (np.empty_like(state.numpy()) for state in states)
+        h, c = states[0].numpy(), states[1].numpy()
+        new_h, new_c = np.empty_like(h), np.empty_like(c)
         self._kernels.lstm_step(
             *self._transposed,
             features.contiguous().numpy(),
-            *(state.numpy()[0] for state in states),
-            starts.numpy(),
             h[0],
             c[0],
+            starts.numpy(),
+            new_h[0],
+            new_c[0],
         )
-        hidden = th.from_numpy(h)
-        return hidden[0], (hidden, th.from_numpy(c))
+        hidden = th.from_numpy(new_h)
+        return hidden[0], (hidden, th.from_numpy(new_c))
 
 
-def sample_categorical(kernels: ModuleType, logits: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-    """Draw an action for each row of ``[n, n_actions]`` logits, and its log-probability.
+class CompiledCategoricalHeads:
+    """Linear heads of actor and critic, and the draw of an action.
 
     Random numbers come from torch's global generator, as they do in SB3's distributions.
+
+    :param kernels: the compiled loops
+    :param action_net: the actor's head, with a bias
+    :param value_net: the critic's head, with a bias
     """
-    race = th.empty_like(logits).exponential_()
-    actions, log_prob = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
-    kernels.sample_categorical(logits.numpy(), race.numpy(), actions, log_prob)
-    return th.from_numpy(actions), th.from_numpy(log_prob)
+
+    def __init__(self, kernels: ModuleType, action_net: nn.Linear, value_net: nn.Linear) -> None:
+        self._kernels = kernels
+        self._n_actions = action_net.out_features
+        # Views of the parameters' memory: changes in place are seen.
+        heads = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
+        self._weights = tuple(weight.detach().numpy() for weight in heads)
+
+    def __call__(
+        self, memory_pi: th.Tensor, memory_vf: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """Act, without a gradient.
+
+        :param memory_pi: ``[n_envs, size]``
+        :param memory_vf: ``[n_envs, size]``
+        :return: actions ``[n_envs]``, values ``[n_envs, 1]``, log-probabilities ``[n_envs]``
+        """
+        n_envs = len(memory_pi)
+        race = th.empty(n_envs, self._n_actions).exponential_()
+        actions = np.empty(n_envs, dtype=np.int64)
+        log_prob = np.empty(n_envs, dtype=np.float32)
+        values = np.empty((n_envs, 1), dtype=np.float32)
+        self._kernels.categorical_heads(
+            *self._weights,
+            memory_pi.numpy(),
+            memory_vf.numpy(),
+            race.numpy(),
+            actions,
+            log_prob,
+            values,
+        )
+        return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
 
 
 class CategoricalPPOLoss(th.autograd.Function):

@@ -15,7 +15,14 @@ from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
 from thrust_pomdp import RecurrentPPO, compiled, losses, sequences
-from thrust_pomdp.compiled import CategoricalPPOLoss, CompiledCell, kernels_for, load_kernels
+from thrust_pomdp.compiled import (
+    CategoricalPPOLoss,
+    CompiledCategoricalHeads,
+    CompiledCell,
+    kernels_for,
+    load_kernels,
+)
+from thrust_pomdp.distributions import PlainCategoricalDistribution
 from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step
 
 kernels = load_kernels()
@@ -311,27 +318,44 @@ class TestCategoricalLoss:
             assert values[0] == pytest.approx(values[1], rel=1e-2, abs=1e-4), key
 
 
-class TestSampling:
-    def test_draws_from_the_distribution_and_tells_its_log_probability(self):
-        th.manual_seed(0)
-        logits = th.tensor([[0.0, 1.0, -2.0, -math.inf]]).repeat(200_000, 1)
-        actions, log_prob = compiled.sample_categorical(kernels, logits)
-        expected = th.softmax(logits[0].double(), 0)
+def make_heads(n_actions: int, size: int = 6):
+    th.manual_seed(0)
+    nets = th.nn.Linear(size, n_actions), th.nn.Linear(size, 1)
+    return nets, CompiledCategoricalHeads(kernels, *nets)
+
+
+class TestHeads:
+    def test_draw_from_the_distribution_and_tell_its_log_probability(self):
+        (action_net, _), heads = make_heads(4)
+        with th.no_grad():
+            action_net.weight.zero_()
+            action_net.bias.copy_(th.tensor([0.0, 1.0, -2.0, -math.inf]))
+        actions, _, log_prob = heads(th.zeros(200_000, 6), th.zeros(200_000, 6))
+        expected = th.softmax(action_net.bias.detach().double(), 0)
         share = th.bincount(actions, minlength=4) / len(actions)
         error = 5 * (expected * (1 - expected) / len(actions)).sqrt()
         assert ((share - expected).abs() <= error).all()
         assert share[3] == 0
-        th.testing.assert_close(log_prob, th.log_softmax(logits, 1)[range(len(actions)), actions])
+        th.testing.assert_close(log_prob, th.log_softmax(action_net.bias.detach(), 0)[actions])
 
-    def test_takes_the_actions_that_the_distribution_would(self):
-        from thrust_pomdp.distributions import PlainCategoricalDistribution
+    def test_give_what_the_distribution_and_the_value_net_give(self):
+        (action_net, value_net), heads = make_heads(4)
+        memory_pi, memory_vf = th.randn(500, 6), th.randn(500, 6)
+        th.manual_seed(3)
+        actions, values, log_prob = heads(memory_pi, memory_vf)
+        th.manual_seed(3)
+        with th.no_grad():
+            distribution = PlainCategoricalDistribution(4).proba_distribution(action_net(memory_pi))
+            assert th.equal(actions, distribution.sample())
+            th.testing.assert_close(log_prob, distribution.log_prob(actions), rtol=0, atol=1e-6)
+            th.testing.assert_close(values, value_net(memory_vf), rtol=0, atol=1e-6)
 
-        logits = th.randn(500, 4)
-        th.manual_seed(3)
-        actions, _ = compiled.sample_categorical(kernels, logits)
-        th.manual_seed(3)
-        distribution = PlainCategoricalDistribution(4).proba_distribution(logits)
-        assert th.equal(actions, distribution.sample())
+    def test_a_nan_shows(self):
+        _, heads = make_heads(2)
+        memory = th.full((1, 6), math.nan)
+        _, values, log_prob = heads(memory, memory)
+        assert values.isnan().all()
+        assert log_prob.isnan().all()
 
 
 class TestWhereTheyAreLeftAlone:
