@@ -85,13 +85,18 @@ def measure(
     return Rung(
         controller.name,
         controller.information,
-        float(returns.mean()),
-        float(returns.std() / math.sqrt(n_episodes)),
+        _six_digits(returns.mean()),
+        _six_digits(returns.std() / math.sqrt(n_episodes)),
         n_episodes,
         kind,
         reason,
         controller.source,
     )
+
+
+def _six_digits(number: np.float64) -> float:
+    """Round to more digits than there is truth in, so that files and pages hold all of them."""
+    return float(f"{number:.6g}")
 
 
 def _judge(controller: Controller, returns: NDArray[np.float64], best: float) -> tuple[Kind, str]:
