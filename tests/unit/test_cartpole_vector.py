@@ -12,8 +12,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+from vectors import MODES, N_ENVS, assert_same, native, spoil, synchronous
 
-import thrust_pomdp  # noqa: F401
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, CartPolePhysics
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv, MaskedCartPoleVectorEnv
 from thrust_pomdp.envs.flicker import BlockStreams, FlickerLaw, FlickerProcess, FlickerProcesses
@@ -24,42 +24,6 @@ IDS = [
     "BurstFlickeringCartPole-v0",
     "MaskedFlickeringCartPole-v0",
 ]
-MODES = ["NextStep", "SameStep"]
-N_ENVS = 5
-
-
-def native(env_id: str, mode: str = "NextStep", n_envs: int = N_ENVS, **kwargs: Any) -> Any:
-    return gym.make_vec(
-        env_id, n_envs, vectorization_mode="vector_entry_point", autoreset_mode=mode, **kwargs
-    )
-
-
-def synchronous(env_id: str, mode: str = "NextStep", n_envs: int = N_ENVS, **kwargs: Any) -> Any:
-    vector_kwargs = {"autoreset_mode": AutoresetMode(mode)}
-    return gym.make_vec(
-        env_id, n_envs, vectorization_mode="sync", vector_kwargs=vector_kwargs, **kwargs
-    )
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    """Compare bit for bit, types, dtypes and structure included."""
-    assert type(ours) is type(theirs)
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        for key in ours:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(ours, tuple):
-        for mine, other in zip(ours, theirs, strict=True):
-            assert_same(mine, other)
-    elif isinstance(ours, np.ndarray):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert ours.flags.c_contiguous
-        if ours.dtype == object:
-            assert_same(tuple(ours), tuple(theirs))
-        else:
-            assert ours.tobytes() == theirs.tobytes()
-    else:
-        assert ours == theirs
 
 
 def some_actions(envs: Any, rng: np.random.Generator) -> Any:
@@ -248,7 +212,7 @@ class TestWhatIsReturned:
         outcomes = [envs.reset(seed=0) for envs in (careful, careless)]
         rng = np.random.default_rng(0)
         for _ in range(60):
-            _spoil(outcomes[1])
+            spoil(outcomes[1])
             actions = rng.integers(2, size=N_ENVS)
             outcomes = [envs.step(actions) for envs in (careful, careless)]
             assert_same(*outcomes)
@@ -276,15 +240,6 @@ class TestWhatIsReturned:
         for _ in range(50):
             actions = rng.integers(2, size=N_ENVS)
             assert_same(original.step(actions), duplicate.step(actions))
-
-
-def _spoil(outcome: Any) -> None:
-    """Overwrite every array that a user may write to."""
-    if isinstance(outcome, np.ndarray) and outcome.dtype != object:
-        outcome[...] = 0
-    elif isinstance(outcome, (dict, tuple, np.ndarray)):
-        for part in outcome.values() if isinstance(outcome, dict) else outcome:
-            _spoil(part)
 
 
 class TestSpec:

@@ -11,13 +11,9 @@ import gymnasium as gym
 import pytest
 
 import thrust_pomdp
+from thrust_pomdp.registration import ENVIRONMENTS
 
-IDS = [
-    "MaskedCartPole-v0",
-    "FlickeringCartPole-v0",
-    "BurstFlickeringCartPole-v0",
-    "MaskedFlickeringCartPole-v0",
-]
+IDS = list(ENVIRONMENTS)
 HEAVY = ("torch", "stable_baselines3", "sb3_contrib", "matplotlib", "pandas")
 
 
@@ -98,7 +94,17 @@ class TestPublicNames:
 
 class TestExamples:
     @pytest.mark.parametrize(
-        "module", ["envs.flicker", "envs.cartpole", "wrappers", "vec_normalize"]
+        "module",
+        [
+            "envs.flicker",
+            "envs.cartpole",
+            "envs.noise",
+            "envs.popgym_cartpole",
+            "envs.tmaze",
+            "envs.tmaze_vector",
+            "wrappers",
+            "vec_normalize",
+        ],
     )
     def test_the_examples_in_the_docstrings_run(self, module: str) -> None:
         result = doctest.testmod(importlib.import_module(f"thrust_pomdp.{module}"))

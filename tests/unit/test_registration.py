@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -11,26 +12,56 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
+from thrust_pomdp.registration import ENVIRONMENTS
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
-#: DESIGN section 3: id -> (observation shape, defaults).
-IDS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+BURST_4 = {"flicker_prob": 0.5, "burst_len": 4}
+
+#: DESIGN section 3 and the suite's harder settings: id -> (observation shape, defaults).
+CARTPOLES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "MaskedCartPole-v0": ((2,), {}),
     "FlickeringCartPole-v0": ((4,), {"flicker_prob": 0.5}),
-    "BurstFlickeringCartPole-v0": ((4,), {"flicker_prob": 0.5, "burst_len": 4}),
+    "FlickeringCartPole-p75-v0": ((4,), {"flicker_prob": 0.75}),
+    "BurstFlickeringCartPole-v0": ((4,), BURST_4),
+    "BurstFlickeringCartPole-L8-v0": ((4,), {**BURST_4, "burst_len": 8}),
+    "BurstFlickeringCartPole-L16-v0": ((4,), {**BURST_4, "burst_len": 16}),
     "MaskedFlickeringCartPole-v0": ((2,), {"flicker_prob": 0.5, "hide_velocities": True}),
 }
+POPGYM: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "POPGymPositionOnlyCartPoleEasy-v0": ((2,), {"max_episode_length": 200}),
+    "POPGymPositionOnlyCartPoleMedium-v0": ((2,), {"max_episode_length": 400}),
+    "POPGymPositionOnlyCartPoleHard-v0": ((2,), {"max_episode_length": 600}),
+    "POPGymNoisyPositionOnlyCartPoleEasy-v0": (
+        (2,),
+        {"max_episode_length": 200, "noise_sigma": 0.1},
+    ),
+    "POPGymNoisyPositionOnlyCartPoleMedium-v0": (
+        (2,),
+        {"max_episode_length": 200, "noise_sigma": 0.2},
+    ),
+    "POPGymNoisyPositionOnlyCartPoleHard-v0": (
+        (2,),
+        {"max_episode_length": 200, "noise_sigma": 0.3},
+    ),
+}
+TMAZES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "TMaze-v0": ((3,), {"corridor_length": 10}),
+    "ActiveTMaze-v0": ((3,), {"corridor_length": 10}),
+}
+IDS = {**CARTPOLES, **POPGYM, **TMAZES}
 
 #: Velocities are unbounded, in CartPole-v1 too, of which Gymnasium's checker disapproves.
 UNBOUNDED = r".*A Box observation space (minimum|maximum) value is -?infinity"
 
 every_id = pytest.mark.parametrize("env_id", IDS)
+every_cartpole = pytest.mark.parametrize("env_id", CARTPOLES)
 
 
 def trajectory(env: gym.Env, seed: int, n_steps: int = 60) -> list[Any]:
@@ -52,6 +83,25 @@ def balance(state: np.ndarray) -> int:
 
 
 class TestTableOfIds:
+    def test_it_holds_these_ids_and_no_others(self) -> None:
+        assert list(ENVIRONMENTS) == list(IDS)
+        ours = [
+            spec.id for spec in gym.registry.values() if "thrust_pomdp" in str(spec.entry_point)
+        ]
+        assert ours == list(IDS)
+
+    @every_id
+    def test_every_id_has_a_vector_twin_that_takes_its_arguments(self, env_id: str) -> None:
+        spec = gym.spec(env_id)
+        single, twin = (
+            inspect.signature(load_env_creator(entry_point)).parameters
+            for entry_point in (spec.entry_point, spec.vector_entry_point)
+        )
+        of_vectors = {"num_envs", "autoreset_mode", "max_episode_steps"}
+        assert twin.keys() == single.keys() | of_vectors
+        for name, parameter in single.items():
+            assert parameter.default == twin[name].default
+
     @every_id
     def test_defaults_and_shapes_are_the_designs(self, env_id: str) -> None:
         shape, kwargs = IDS[env_id]
@@ -81,7 +131,9 @@ class TestConformance:
         with warnings.catch_warnings():
             if IDS[env_id][0] == (4,):
                 warnings.filterwarnings("ignore", message=UNBOUNDED, category=UserWarning)
-            gymnasium_check_env(gym.make(env_id).unwrapped, skip_render_check=True)
+            # A T-maze paints without pygame.
+            skip = env_id not in TMAZES
+            gymnasium_check_env(gym.make(env_id).unwrapped, skip_render_check=skip)
 
     @every_id
     def test_stable_baselines3s_checker_passes(self, env_id: str) -> None:
@@ -94,7 +146,7 @@ class TestConformance:
 
 
 class TestTimeLimit:
-    @every_id
+    @every_cartpole
     @pytest.mark.parametrize("integrator", ["euler", "semi-implicit euler"])
     def test_a_pole_kept_up_is_truncated_at_step_500_and_not_terminated(
         self, env_id: str, integrator: str
@@ -107,11 +159,34 @@ class TestTimeLimit:
         _, reward, terminated, truncated, _ = env.step(balance(info["state"]))
         assert (reward, terminated, truncated) == (1.0, False, True)
 
-    @every_id
+    @every_cartpole
     def test_the_limit_and_the_bar_are_cartpoles(self, env_id: str) -> None:
         spec, base = gym.spec(env_id), gym.spec("CartPole-v1")
         assert spec.max_episode_steps == base.max_episode_steps == 500
-        assert spec.reward_threshold == base.reward_threshold == 475.0
+        # FACTS section 2: with long bursts not even an exact model reaches 500.
+        of_exact_model = {
+            "BurstFlickeringCartPole-L8-v0": 496.8,
+            "BurstFlickeringCartPole-L16-v0": 474.0,
+        }
+        bar = 0.95 * of_exact_model.get(env_id, 500.0)
+        assert spec.reward_threshold == pytest.approx(bar, abs=0.5)
+        if env_id not in of_exact_model:
+            assert spec.reward_threshold == base.reward_threshold
+
+    @pytest.mark.parametrize("env_id", {**POPGYM, **TMAZES})
+    def test_the_others_end_by_themselves(self, env_id: str) -> None:
+        assert gym.spec(env_id).max_episode_steps is None
+        env = gym.make(env_id)
+        for seed in range(3):
+            env.reset(seed=seed)
+            assert any(any(env.step(0)[2:4]) for _ in range(600))
+
+    def test_the_bars_of_the_others_can_be_reached_and_not_without_memory(self) -> None:
+        bars = {env_id: gym.spec(env_id).reward_threshold for env_id in {**POPGYM, **TMAZES}}
+        # FACTS section 3: a GRU's .642 and .390 are the most that is known of these two.
+        unknown = {f"POPGymNoisyPositionOnlyCartPole{level}-v0" for level in ("Medium", "Hard")}
+        assert {env_id for env_id, bar in bars.items() if bar is None} == unknown
+        assert {bar for bar in bars.values() if bar is not None} == {0.8, 0.95}
 
 
 class TestSpecThroughJson:
@@ -120,7 +195,7 @@ class TestSpecThroughJson:
         env = gym.make(env_id)
         spec = EnvSpec.from_json(env.spec.to_json())
         assert spec.kwargs == IDS[env_id][1]
-        assert spec.max_episode_steps == 500
+        assert spec.max_episode_steps == (500 if env_id in CARTPOLES else None)
         assert trajectory(gym.make(spec), seed=5) == trajectory(env, seed=5)
 
     @pytest.mark.parametrize(
@@ -132,6 +207,10 @@ class TestSpecThroughJson:
             ("BurstFlickeringCartPole-v0", {"flicker_prob": 0.3, "burst_len": 6.5}),
             ("BurstFlickeringCartPole-v0", {"burst_len": None}),
             ("MaskedFlickeringCartPole-v0", {"flicker_prob": 0.25}),
+            ("POPGymPositionOnlyCartPoleHard-v0", {"max_episode_length": 9}),
+            ("POPGymNoisyPositionOnlyCartPoleHard-v0", {"noise_sigma": 0.02}),
+            ("TMaze-v0", {"corridor_length": 3}),
+            ("ActiveTMaze-v0", {"corridor_length": 1}),
         ],
     )
     def test_given_arguments_survive(self, env_id: str, kwargs: dict[str, Any]) -> None:
@@ -164,6 +243,37 @@ def make_every_id(env_id: str) -> gym.Env:
     return gym.make(f"thrust_pomdp:{env_id}")
 
 
+class TestVecEnv:
+    @every_id
+    def test_make_vec_env_takes_the_native_one_and_gives_what_sb3s_gives(self, env_id: str) -> None:
+        n_envs = 3
+        ours = thrust_pomdp.make_vec_env(f"thrust_pomdp:{env_id}", n_envs, seed=5)
+        theirs = sb3_make_vec_env(env_id, n_envs, seed=5)
+        assert isinstance(ours, thrust_pomdp.GymnasiumVecEnv)
+        assert ours.observation_space == theirs.observation_space
+        assert ours.action_space == theirs.action_space
+        assert ours.reset().tobytes() == theirs.reset().tobytes()
+        rng, n_ended = np.random.default_rng(0), 0
+        for _ in range(120):
+            actions = rng.integers(2, size=n_envs)
+            mine, other = ours.step(actions), theirs.step(actions)
+            for one, two in zip(mine[:3], other[:3], strict=True):
+                assert (one.dtype, one.tobytes()) == (two.dtype, two.tobytes())
+            for one, two in zip(mine[3], other[3], strict=True):
+                assert plain(one) == plain(two)
+            n_ended += int(mine[2].sum())
+        assert n_ended > 3
+
+
+def plain(info: dict[str, Any]) -> dict[str, Any]:
+    """What an info says, without how long it took."""
+    told = {key: value for key, value in info.items() if key != "terminal_observation"}
+    if "episode" in info:
+        told["episode"] = {key: info["episode"][key] for key in ("r", "l")}
+        told["terminal_observation"] = info["terminal_observation"].tobytes()
+    return told
+
+
 class TestSpawnedWorkers:
     def test_they_make_every_id_and_give_what_this_process_gives(self) -> None:
         # Normalised, since that reads the flag of the reset frame from the worker's reset_infos.
@@ -191,5 +301,22 @@ class TestSpawnedWorkers:
             assert 0 < n_blank_starts < n_ended
             assert there.obs_rms.mean.tobytes() == here.obs_rms.mean.tobytes()
             assert there.obs_rms.var.tobytes() == here.obs_rms.var.tobytes()
+        finally:
+            there.close()
+
+    @pytest.mark.parametrize("env_id", ["POPGymNoisyPositionOnlyCartPoleEasy-v0", "ActiveTMaze-v0"])
+    def test_noise_and_cues_are_the_same_there(self, env_id: str) -> None:
+        makers = [partial(gym.make, f"thrust_pomdp:{env_id}")]
+        here, there = DummyVecEnv(makers), SubprocVecEnv(makers, start_method="spawn")
+        try:
+            here.seed(17)
+            there.seed(17)
+            assert here.reset().tobytes() == there.reset().tobytes()
+            for step in range(60):
+                actions = np.array([int(step % 3 == 0)])
+                outcomes = [env.step(actions) for env in (here, there)]
+                # SB3's two classes differ in the type of the rewards.
+                for mine, theirs in zip(outcomes[0][:3], outcomes[1][:3], strict=True):
+                    assert mine.tobytes() == theirs.astype(mine.dtype).tobytes()
         finally:
             there.close()

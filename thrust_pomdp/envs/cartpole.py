@@ -149,6 +149,19 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
     sensor is blank a policy without memory knows nothing at all; one with memory can go on
     predicting from what it saw and did.
 
+    | id                                 | ``flicker_prob`` | ``burst_len`` | ``hide_velocities`` |
+    |------------------------------------|------------------|---------------|---------------------|
+    | ``FlickeringCartPole-v0``          | 0.5              | None          | False               |
+    | ``FlickeringCartPole-p75-v0``      | 0.75             | None          | False               |
+    | ``BurstFlickeringCartPole-v0``     | 0.5              | 4             | False               |
+    | ``BurstFlickeringCartPole-L8-v0``  | 0.5              | 8             | False               |
+    | ``BurstFlickeringCartPole-L16-v0`` | 0.5              | 16            | False               |
+    | ``MaskedFlickeringCartPole-v0``    | 0.5              | None          | True                |
+
+    The longer the sensor is blank, the less a single bit of memory helps: a controller that
+    alternates its last action on blank frames comes close to an exact model in the first of these
+    tasks and no longer does in the harder ones, ``p75``, ``L8``, ``L16`` and the masked one.
+
     ## Action space
 
     ``Discrete(2)``: 0 pushes the cart to the left, 1 to the right, with a force of 10 N.

@@ -195,7 +195,7 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
     def _sense_starts(self, indices: Indices, starts: NDArray[np.float64]) -> Observations:
         blanked = self._flicker.first_frames(indices)
         self.blanked = self._flicker.blanked
-        return np.where(blanked[:, None], _ZERO, super()._sense_starts(indices, starts))
+        return np.where(blanked, _ZERO, super()._sense_starts(indices, starts).T).T
 
 
 def _default_starts(rng: np.random.Generator, count: int) -> NDArray[np.float64]:

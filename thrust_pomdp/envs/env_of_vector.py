@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from thrust_pomdp.envs.native_vector import NativeVectorEnv
 
 
-class EnvOfVector:
+class EnvOfVector(ABC):
     """One environment of a vector, for programs that read, set or paint single environments.
 
     ``np_random`` can be used with the effect that it has on a single environment. Constants can be
@@ -59,11 +60,11 @@ class EnvOfVector:
             spec.max_episode_steps = self._vector_env.max_episode_steps
         return spec
 
+    @abstractmethod
     def render(self) -> Any:
         """Paint the environment in the vector's ``render_mode``."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (nothing to do is what it does)
         """Do nothing: the vector environment owns what there is to close."""
 
     def get_wrapper_attr(self, name: str) -> Any:

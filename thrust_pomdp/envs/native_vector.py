@@ -6,7 +6,7 @@ the next or in the same step, infos in Gymnasium's form, and what programs ask o
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +34,7 @@ NO_LIMIT = 2**62
 STARTS_AHEAD = 100
 
 
-class NativeVectorEnv(VectorEnv[Observations, Actions, Any]):
+class NativeVectorEnv(VectorEnv[Observations, Actions, Any], ABC):
     """Many environments of one kind with two actions and a Box observation.
 
     A subclass says what a task is: :meth:`_start`, :meth:`_advance`, :meth:`_observe` and
@@ -64,7 +64,7 @@ class NativeVectorEnv(VectorEnv[Observations, Actions, Any]):
     #: The time limit that the ids of this class are registered with; None if episodes end anyway.
     default_max_episode_steps: int | None = None
     #: How others see one of the environments.
-    env_class: type[EnvOfVector] = EnvOfVector
+    env_class: type[EnvOfVector]
 
     def __init__(
         self,

@@ -207,5 +207,10 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
         return self._noisy(obs), info
 
     def _noisy(self, obs: Observation) -> Observation:
-        noisy: Observation = np.clip(obs + self._noise.next_frame(), self._low, self._high)
-        return noisy
+        return clipped(obs + self._noise.next_frame(), self._low, self._high)
+
+
+def clipped(frames: Observation, low: Observation, high: Observation) -> Observation:
+    """Do ``np.clip``, which takes twice as long on so few numbers."""
+    inside: Observation = np.minimum(np.maximum(frames, low), high)
+    return inside

@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 from thrust_pomdp.envs.cartpole_vector import SensedCartPoleVectorEnv
 from thrust_pomdp.envs.native_vector import Flags, Indices, Observations
 from thrust_pomdp.envs.noise import SensorNoises
-from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv, PositionOnlyCartPoleEnv
+from thrust_pomdp.envs.popgym_cartpole import (
+    NoisyPositionOnlyCartPoleEnv,
+    PositionOnlyCartPoleEnv,
+    clipped,
+)
 
 
 class _POPGymVectorEnv(SensedCartPoleVectorEnv):
@@ -117,5 +121,4 @@ class NoisyPositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
         return self._noisy(super()._sense_starts(indices, starts), noise)
 
     def _noisy(self, obs: Observations, noise: NDArray[np.float32]) -> Observations:
-        obs += noise
-        return np.clip(obs, self._low, self._high, out=obs)
+        return clipped(obs + noise, self._low, self._high)

@@ -119,8 +119,9 @@ class TMazeEnv(gym.Env[Observation, np.int64]):
         self.observation_space = spaces.Box(
             np.array([-1, 0, 0], dtype=np.float32), np.ones(3, dtype=np.float32)
         )
+        # No cue, and behind the junction: before the first reset there is nothing to paint, and no
+        # step to take.
         self._cue = 0
-        # Behind the junction: no step before the first reset.
         self._cell = self.corridor_length + 1
         # The last turn, for the picture.
         self._turn: int | None = None
@@ -161,7 +162,7 @@ class TMazeEnv(gym.Env[Observation, np.int64]):
     def render(self) -> Any:
         """Draw the maze from above; no random number is drawn.
 
-        :return: text, or an array ``[height, width, 3]`` uint8
+        :return: text, or an array ``[height, width, 3]`` uint8; None without a render mode
         """
         if self.render_mode is None:
             gym.logger.warn(
@@ -169,6 +170,8 @@ class TMazeEnv(gym.Env[Observation, np.int64]):
                 "render_mode='rgb_array'"
             )
             return None
+        if self._cue == 0:
+            raise gym.error.ResetNeeded("call reset before render")
         scene = Scene(self.corridor_length, self.first_cell, self._cell, self._cue, self._turn)
         return text(scene) if self.render_mode == "ansi" else picture(scene)
 
@@ -252,6 +255,8 @@ def stride(cell: Any, action: Any) -> Any:
 
 def observe(cell: Any, cue: Any, corridor_length: int) -> Observation:
     """Return what is seen in some cells, ``[*cells, 3]`` float32.
+
+    Never all zeros, which normalisers that skip blank frames would take for one.
 
     >>> observe(np.array([0, 1, 2]), cue=-1, corridor_length=2).tolist()
     [[-1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]

@@ -32,7 +32,7 @@ class TMazeOfVector(EnvOfVector):
         single = vector_env.single
         single._cue, single._cell = int(vector_env.cues[idx]), int(vector_env.cells[idx])
         over = single._cell > single.corridor_length
-        single._turn = int(vector_env.turns[idx]) if over and single._cue != 0 else None
+        single._turn = int(vector_env.actions[idx]) if over else None
         return single.render()
 
 
@@ -75,10 +75,10 @@ class TMazeVectorEnv(NativeVectorEnv):
             single, num_envs, autoreset_mode, max_episode_steps, (), np.random.Generator.random
         )
         self._corridor_length, self._first_cell = single.corridor_length, single.first_cell
-        #: Cells, cues and last actions, ``[num_envs]``; cues are 0 before the first episode.
+        #: Cells, cues and the latest actions, ``[num_envs]``; cues are 0 before the first reset.
         self.cells = np.full(self.num_envs, self._corridor_length + 1)
         self.cues = np.zeros(self.num_envs, dtype=np.int64)
-        self.turns = np.zeros(self.num_envs, dtype=np.int64)
+        self.actions: Actions = np.zeros(self.num_envs, dtype=np.int64)
 
     def _start_options(self, options: dict[str, Any]) -> None:
         check_no_options(options)
@@ -96,7 +96,7 @@ class TMazeVectorEnv(NativeVectorEnv):
         good = (actions == 1) == (self.cues == 1)
         rewards = np.where(turning, np.where(good, 1.0, -1.0), 0.0)
         self.cells += stride(self.cells, actions)
-        self.turns = actions.astype(np.int64)
+        self.actions = actions.copy()
         return rewards, turning
 
     def _observe(self) -> Observations:

@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: A sign for each kind of cell, and its colour.
+#: A sign for each kind of cell, and its colour. Those that matter are of M. Okabe and K. Ito's set,
+#: which colour-blind people can tell apart.
 COLOURS = {
     "#": (38, 42, 51),  # wall
     ".": (224, 224, 216),  # floor
-    "<": (240, 190, 70),  # the cue's cell: turn left
-    ">": (240, 190, 70),  # the cue's cell: turn right
-    "G": (60, 160, 90),  # goal
-    "x": (200, 80, 70),  # the wrong side
-    "@": (50, 100, 200),  # agent
+    "<": (240, 228, 66),  # the cue's cell: turn left
+    ">": (240, 228, 66),  # the cue's cell: turn right
+    "G": (0, 158, 115),  # goal
+    "x": (213, 94, 0),  # the wrong side
+    "@": (0, 114, 178),  # agent
 }
 
 #: Side of a cell in pixels, unless the corridor is so long that the picture grows too wide.
@@ -28,7 +29,7 @@ class Scene(NamedTuple):
     :param corridor_length: number of the junction's cell
     :param first_cell: 0, or -1 if the cue's cell lies aside
     :param cell: where the agent is
-    :param cue: -1 for left, 1 for right, 0 before the first episode
+    :param cue: -1 for left, 1 for right
     :param turn: what the agent chose at the junction, 0 or 1; None before
     """
 
@@ -50,14 +51,9 @@ def plan(scene: Scene) -> NDArray[np.str_]:
     signs[2, 1:junction] = "."
     aside = scene.first_cell < 0
     cue_cell = (3, 1) if aside else (2, 1)
-    signs[cue_cell] = {-1: "<", 0: ".", 1: ">"}[scene.cue]
-    signs[1, junction], signs[2, junction], signs[3, junction] = {
-        -1: ("G", ".", "x"),
-        0: (".", ".", "."),
-        1: ("x", ".", "G"),
-    }[scene.cue]
-    if scene.cue != 0:
-        signs[_agent(scene, cue_cell)] = "@"
+    signs[cue_cell], column = ("<", list("G.x")) if scene.cue < 0 else (">", list("x.G"))
+    signs[1:4, junction] = column
+    signs[_agent(scene, cue_cell)] = "@"
     return signs
 
 
