@@ -318,7 +318,7 @@ EXPECTED = [
     (MASKED, {}, "previous action", 148, 0.5),
     (MASKED, {}, "two frames", 500, 0),
     (MASKED, {}, "exact model", 500, 0),
-    # 440.6 was noted without gains; all our searches, of richer laws too, end at 435 (20,000 episodes).
+    # 440.6 was noted without gains; our searches, of richer laws too, end at 435 (20,000 episodes).
     (MASKED, SEMI, "memoryless", 435.2, 0.75),
     (MASKED, SEMI, "previous action", 500, 0),
     (MASKED, SEMI, "two frames", 500, 0),
