@@ -34,7 +34,13 @@ class TestImportCost:
 
     @pytest.mark.parametrize(
         "module",
-        ["thrust_pomdp", "thrust_pomdp.envs", "thrust_pomdp.visible", "thrust_pomdp.wrappers"],
+        [
+            "thrust_pomdp",
+            "thrust_pomdp.envs",
+            "thrust_pomdp.reference",
+            "thrust_pomdp.visible",
+            "thrust_pomdp.wrappers",
+        ],
     )
     def test_modules_for_workers_load_numpy_and_gymnasium_only(self, module: str) -> None:
         assert heavy_modules_after(f"import {module}") == "[]"
