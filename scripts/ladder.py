@@ -86,7 +86,7 @@ def _measure(work: tuple[str, dict[str, Any], Controller, int, int]) -> Rung:
 
 
 def search_all(env_id: str, kwargs: dict[str, Any], seed: int) -> None:
-    """Seek gains for all classes of information, and store them where they beat the stored ones."""
+    """Seek gains for all classes of information, and store the best: the stored ones compete."""
     task = task_of(make_single(env_id, **kwargs).unwrapped)
     for law in LAWS:
         gains, score = search(env_id, task, law, seed, **kwargs)
