@@ -244,8 +244,20 @@ class TestCompareScript:
 
     def test_an_interrupt_keeps_what_is_finished(self, tmp_path):
         (tmp_path / "runs").mkdir()
-        save_result(result("mlp"), tmp_path / "runs" / "mlp-seed0.json")
-        arguments = ["--arms", "mlp", "lstm", "--n-timesteps", "2048", "--eval-episodes", "3", "4"]
+        # So many steps that the other run cannot end before the interrupt, however fast it is.
+        steps = 10_000_000
+        finished = result("mlp", spec=dataclasses.asdict(spec("mlp", n_timesteps=steps)))
+        save_result(finished, tmp_path / "runs" / "mlp-seed0.json")
+        arguments = [
+            "--arms",
+            "mlp",
+            "lstm",
+            "--n-timesteps",
+            str(steps),
+            "--eval-episodes",
+            "3",
+            "4",
+        ]
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "scripts" / "compare.py"), *arguments,
              "--out", str(tmp_path)],
