@@ -222,7 +222,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def zero_states(self, n_envs: int) -> RNNStates:
         """Return the states of ``n_envs`` environments that remember nothing."""
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
-        zeros = th.zeros(n_layers, n_envs, hidden_size, device=self.device)
+        weights = self.lstm_actor.weight_hh_l0  # torch's default type may have changed since
+        zeros = weights.new_zeros(n_layers, n_envs, hidden_size)
         pi = (zeros, zeros)
         return RNNStates(pi, (zeros, zeros) if self.enable_critic_lstm else pi)
 
