@@ -654,6 +654,10 @@ class TestBadInput:
         with pytest.raises(ValueError, match="flicker_prob must be a probability"):
             ladder(FLICKERING, 10, flicker_prob=1.5)
 
+    def test_one_episode_has_no_interval(self):
+        with pytest.raises(ValueError, match="n_episodes must be at least 2, .* got 1"):
+            ladder(MASKED, 1)
+
     def test_no_episodes(self):
         with pytest.raises(ValueError, match="n_episodes must be at least 1, got 0"):
             play(MASKED, RandomController(2), 0)
@@ -687,6 +691,13 @@ class TestLadderScript:
             (["--env", FLICKERING, "--env-kwargs", "flicker_prob=.3"], "expected name:value"),
             (["--env-kwargs", "flicker_prob:0.3"], "need --env"),
             (["--episodes", "0"], "must be at least 1"),
+            (["--episodes", "1"], "must be at least 2"),
+            (["--env", MASKED, "--seed", "-1"], "argument --seed: must be at least 0, got -1"),
+            (["--markdown", str(ROOT / "README.md")], "must hold the marks"),
+            (["--markdown", "there-is-no.md"], "there-is-no.md"),
+            (["--plot", "ladder.pgn"], "must name a .png file, got ladder.pgn"),
+            (["--csv", str(ROOT)], "must name files"),
+            (["--csv", str(ROOT / "README.md" / "a.csv")], "README.md"),
         ],
     )
     def test_bad_arguments_exit_with_2_and_a_message(self, arguments, message):
@@ -698,10 +709,10 @@ class TestLadderScript:
     def test_prints_writes_and_draws_the_same_figures(self, tmp_path):
         done = self.call(
             "--env", FLICKERING, "--env-kwargs", "flicker_prob:0.75", "--episodes", "30", "--jobs",
-            "1", "--csv", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "a.png"),
+            "1", "--csv", str(tmp_path / "new" / "a.csv"), "--plot", str(tmp_path / "a.png"),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        (written,) = read_figures(tmp_path / "a.csv")
+        (written,) = read_figures(tmp_path / "new" / "a.csv")
         assert written.env_kwargs == {"flicker_prob": 0.75}
         expected = ladder(FLICKERING, 30, flicker_prob=0.75)
         assert list(written.rungs) == expected

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_count
 from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers
@@ -79,7 +80,12 @@ def ladder(env_id: str, n_episodes: int = 4000, seed: int = 0, **env_kwargs: Any
 def measure(
     env_id: str, controller: Controller, n_episodes: int = 4000, seed: int = 0, **env_kwargs: Any
 ) -> Rung:
-    """Measure one controller; see :func:`ladder`."""
+    """Measure one controller; see :func:`ladder`.
+
+    :raises ValueError: for a single episode, whose interval would seem to have no width
+    """
+    if check_count("n_episodes", n_episodes) < 2:
+        raise ValueError(f"n_episodes must be at least 2, to tell the spread, got {n_episodes}")
     # 200 rewards of 1 / 200 add up to 1 but for rounding.
     returns = play(env_id, controller, n_episodes, seed, **env_kwargs).round(12)
     kind, reason = _judge(controller, returns, max_return(env_id, **env_kwargs))
