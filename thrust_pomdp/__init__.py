@@ -26,17 +26,28 @@ if TYPE_CHECKING:
     from thrust_pomdp.sequences import RNNStates
     from thrust_pomdp.vec_env import GymnasiumVecEnv, make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
-    from thrust_pomdp.wrappers import NormalizeVisibleObservation
+    from thrust_pomdp.vec_previous_action import VecPreviousAction
+    from thrust_pomdp.wrappers import (
+        ElementDropoutObservation,
+        FlickerObservation,
+        MaskObservation,
+        NormalizeVisibleObservation,
+        PreviousActionObservation,
+    )
 
 __version__ = "0.1.0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
     "CnnLstmPolicy": "policies",
+    "ElementDropoutObservation": "wrappers",
+    "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
+    "MaskObservation": "wrappers",
     "MlpLstmPolicy": "policies",
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
+    "PreviousActionObservation": "wrappers",
     "RNNStates": "sequences",
     "RecurrentActorCriticPolicy": "policies",
     "RecurrentDictRolloutBuffer": "buffers",
@@ -44,6 +55,7 @@ _LAZY = {
     "RecurrentRolloutBuffer": "buffers",
     "StatefulActor": "acting",
     "VecNormalizeVisible": "vec_normalize",
+    "VecPreviousAction": "vec_previous_action",
     "from_sb3_contrib": "interop",
     "make_vec_env": "vec_env",
     "to_sb3_contrib": "interop",
@@ -51,10 +63,14 @@ _LAZY = {
 
 __all__ = [
     "CnnLstmPolicy",
+    "ElementDropoutObservation",
+    "FlickerObservation",
     "GymnasiumVecEnv",
+    "MaskObservation",
     "MlpLstmPolicy",
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",
+    "PreviousActionObservation",
     "RNNStates",
     "RecurrentActorCriticPolicy",
     "RecurrentDictRolloutBuffer",
@@ -62,6 +78,7 @@ __all__ = [
     "RecurrentRolloutBuffer",
     "StatefulActor",
     "VecNormalizeVisible",
+    "VecPreviousAction",
     "from_sb3_contrib",
     "make_vec_env",
     "register_envs",

@@ -7,6 +7,10 @@ Numba, the callers' own torch operations compute the same numbers to rounding.
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -34,6 +38,44 @@ def kernels_for(*tensors: th.Tensor) -> ModuleType | None:
         if tensor.dtype is not th.float32 or tensor.device.type != "cpu":
             return None
     return load_kernels()
+
+
+#: Multiply-adds that make handing them to another thread worth while: about .4 ms of work.
+_WORK_PER_THREAD = 8_000_000
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    """Return the threads that help with the rows of large minibatches."""
+    return ThreadPoolExecutor(thread_name_prefix="thrust_pomdp")
+
+
+# A forked process has the pool's bookkeeping and none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_helpers.cache_clear)
+
+
+def _over_rows(
+    kernel: Callable[..., None], shared: tuple[Any, ...], rows: tuple[Any, ...], work: int
+) -> None:
+    """Run a kernel over all rows, on as many of torch's threads as the work is worth.
+
+    Rows do not see one another, so the numbers are the same however they are divided; parts have
+    an even number of rows since the loops take two at a time.
+
+    :param kernel: releases Python's lock
+    :param shared: its first arguments
+    :param rows: its other arguments, arrays whose first axis is the rows
+    :param work: multiply-adds for all rows
+    """
+    n_pairs = (len(rows[0]) + 1) // 2
+    n_parts = min(th.get_num_threads(), n_pairs, max(work // _WORK_PER_THREAD, 1))
+    bounds = [2 * (n_pairs * part // n_parts) for part in range(n_parts)] + [len(rows[0])]
+    parts = [tuple(array[start:end] for array in rows) for start, end in itertools.pairwise(bounds)]
+    futures = [_helpers().submit(kernel, *shared, *part) for part in parts[1:]]
+    kernel(*shared, *parts[0])
+    for future in futures:
+        future.result()
 
 
 class LSTMRows(th.autograd.Function):
@@ -74,11 +116,11 @@ class LSTMRows(th.autograd.Function):
         cells[:, 0] = c
         cell = features.new_empty(n_seq, size)
         gates = features.new_empty(n_seq, n_steps, 4 * size)
-        kernels.lstm_forward(
-            inputs.numpy(),
-            *transposed_weights(w_ih, w_hh, *biases),
-            starts.numpy(),
-            *(part.numpy() for part in (cells, gates, hidden, cell)),
+        _over_rows(
+            kernels.lstm_forward,
+            transposed_weights(w_ih, w_hh, *biases),
+            tuple(part.numpy() for part in (inputs, starts, cells, gates, hidden, cell)),
+            work=gates.numel() * inputs.shape[2],
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
         ctx.save_for_backward(inputs, starts, gates, cells, w_ih, w_hh)
@@ -93,13 +135,12 @@ class LSTMRows(th.autograd.Function):
         inputs, starts, gates, cells, w_ih, w_hh = ctx.saved_tensors
         grad_h, grad_c = grad_h.clone(), grad_c.clone()
         grad_gates = th.empty_like(gates)
-        ctx.kernels.lstm_backward(
-            gates.numpy(),
-            w_hh.detach().numpy(),
-            starts.numpy(),
-            cells.numpy(),
-            grad_outputs.contiguous().numpy(),
-            *(part.numpy() for part in (grad_h, grad_c, grad_gates)),
+        rows = (gates, starts, cells, grad_outputs.contiguous(), grad_h, grad_c, grad_gates)
+        _over_rows(
+            ctx.kernels.lstm_backward,
+            (w_hh.detach().numpy(),),
+            tuple(part.numpy() for part in rows),
+            work=gates.numel() * cells.shape[2],
         )
         flat = grad_gates.flatten(end_dim=1)
         grad_weights = flat.t() @ inputs.flatten(end_dim=1)
@@ -157,10 +198,10 @@ class CompiledCell:
             self._versions, self._transposed = versions, transposed_weights(*self._weights)
         h, c = (np.empty_like(state.numpy()) for state in states)
         self._kernels.lstm_step(
+            *self._transposed,
             features.contiguous().numpy(),
             *(state.numpy()[0] for state in states),
             starts.numpy(),
-            *self._transposed,
             h[0],
             c[0],
         )

@@ -113,13 +113,13 @@ def _activate(gates, cell, new_hidden, new_cell):  # type: ignore[no-untyped-def
 
 
 @_compile
-def lstm_forward(inputs, weights, bias, starts, cells, gates, hidden, cell):  # type: ignore[no-untyped-def]
+def lstm_forward(weights, bias, inputs, starts, cells, gates, hidden, cell):  # type: ignore[no-untyped-def]
     """Run the LSTM over whole windows, its state zeroed at every episode start.
 
-    :param inputs: what enters each step, ``[n, steps, features + hidden]``: the features, then the
-        hidden state; this one is given for step 0 and output for the others
     :param weights: of inputs, transposed: ``[features + hidden, 4 * hidden]``
     :param bias: ``[4 * hidden]``
+    :param inputs: what enters each step, ``[n, steps, features + hidden]``: the features, then the
+        hidden state; this one is given for step 0 and output for the others
     :param starts: ``[n, steps]``, bool
     :param cells: the cell state that enters each step, ``[n, steps, hidden]``, likewise
     :param gates: output, activations ``[n, steps, 4 * hidden]``
@@ -147,14 +147,14 @@ def lstm_forward(inputs, weights, bias, starts, cells, gates, hidden, cell):  # 
 
 
 @_compile
-def lstm_step(features, hidden, cell, starts, weights, bias, new_hidden, new_cell):  # type: ignore[no-untyped-def]
+def lstm_step(weights, bias, features, hidden, cell, starts, new_hidden, new_cell):  # type: ignore[no-untyped-def]
     """Advance the LSTM by one step, states zeroed first where an episode starts.
 
+    :param weights: as for :func:`lstm_forward`, and so is the bias
     :param features: ``[n, features]``
     :param hidden: ``[n, hidden]``
     :param cell: ``[n, hidden]``
     :param starts: ``[n]``, bool
-    :param weights: as for :func:`lstm_forward`, and so is the bias
     :param new_hidden: output, ``[n, hidden]``
     :param new_cell: output, ``[n, hidden]``
     """
@@ -167,7 +167,7 @@ def lstm_step(features, hidden, cell, starts, weights, bias, new_hidden, new_cel
         inputs[n, 0, :n_features] = features[n]
         inputs[n, 0, n_features:] = hidden[n]
         cells[n, 0] = cell[n]
-    lstm_forward(inputs, weights, bias, starts.reshape(-1, 1), cells, gates, output, new_cell)
+    lstm_forward(weights, bias, inputs, starts.reshape(-1, 1), cells, gates, output, new_cell)
     new_hidden[:] = output[:, 0]
 
 
@@ -194,11 +194,11 @@ def _gate_gradients(gates, cell, grad_hidden, grad_output, grad_cell, grad_gates
 
 
 @_compile
-def lstm_backward(gates, weights, starts, cells, grad_outputs, grad_h, grad_c, grad_gates):  # type: ignore[no-untyped-def]
+def lstm_backward(weights, gates, starts, cells, grad_outputs, grad_h, grad_c, grad_gates):  # type: ignore[no-untyped-def]
     """Go back through :func:`lstm_forward`.
 
-    :param gates: activations, ``[n, steps, 4 * hidden]``
     :param weights: recurrent weights, ``[4 * hidden, hidden]``
+    :param gates: activations, ``[n, steps, 4 * hidden]``
     :param starts: ``[n, steps]``, bool
     :param cells: the cell state that entered each step, ``[n, steps, hidden]``
     :param grad_outputs: gradient of the outputs, ``[n, steps, hidden]``

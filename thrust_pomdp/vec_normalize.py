@@ -17,7 +17,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_previous_action import previous_action_inside
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
+from thrust_pomdp.wrappers.previous_action import wrong_order
 
 Array = NDArray[Any]
 
@@ -56,8 +58,9 @@ class VecNormalizeVisible(VecNormalize):
     :param gamma: discount factor of the return
     :param epsilon: added to the variance
     :param norm_obs_keys: keys of a Dict observation to normalise; all by default
-    :raises ValueError: for bounds or ``epsilon`` that are not positive, or spaces that cannot be
-        normalised
+    :raises ValueError: for bounds or ``epsilon`` that are not positive, spaces that cannot be
+        normalised, or observations that hold the previous action (a key of it that
+        ``norm_obs_keys`` leaves out does no harm)
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class VecNormalizeVisible(VecNormalize):
             norm_obs_keys,
         )
         if norm_obs:
+            self._refuse_previous_action(venv)
             self._announce_floats()
 
     def _announce_floats(self) -> None:
@@ -103,6 +107,26 @@ class VecNormalizeVisible(VecNormalize):
             self.observation_space = spaces.Dict(subspaces)
         else:
             self.observation_space = _as_float_box(space)
+
+    def set_venv(self, venv: VecEnv) -> None:
+        """Take the environment to wrap, after loading.
+
+        :raises ValueError: if it holds the previous action, or does not fit
+        """
+        if self.norm_obs:
+            self._refuse_previous_action(venv)
+        super().set_venv(venv)
+
+    def _refuse_previous_action(self, venv: VecEnv) -> None:
+        found = previous_action_inside(venv)
+        if found is None:
+            return
+        name, key = found
+        if isinstance(venv.observation_space, spaces.Dict) and key not in (
+            self.norm_obs_keys or ()
+        ):
+            return
+        raise ValueError(wrong_order(type(self).__name__, name, "VecPreviousAction"))
 
     @staticmethod
     def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:

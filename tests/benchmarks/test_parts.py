@@ -8,17 +8,27 @@ An ordinary test run does each once, without timing it.
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
 from stable_baselines3.common.logger import configure
 from torch import nn
 
-from thrust_pomdp import RecurrentPPO, RecurrentRolloutBuffer, VecNormalizeVisible, make_vec_env
+from thrust_pomdp import (
+    RecurrentPPO,
+    RecurrentRolloutBuffer,
+    VecNormalizeVisible,
+    make_vec_env,
+    wrappers,
+)
 from thrust_pomdp.sequences import ResetLayout, lstm_sequences
 from thrust_pomdp.stepping import make_step
+from thrust_pomdp.wrappers import vector
 
 N_SEQ, N_STEPS, HIDDEN = 4, 128, 64
 
@@ -145,3 +155,74 @@ class TestAlgorithm:
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4
+
+
+class StillEnv(gym.Env):
+    """Costs next to nothing itself, so that what is measured is the wrapper."""
+
+    observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(4, np.float32), {}
+
+    def step(self, action):
+        return np.ones(4, np.float32), 1.0, False, False, {}
+
+
+class StillVectorEnv(VectorEnv):
+    """The same for many environments at once."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, n_envs):
+        self.num_envs = n_envs
+        for name in ("observation_space", "action_space"):
+            space = getattr(StillEnv, name)
+            setattr(self, f"single_{name}", space)
+            setattr(self, name, batch_space(space, n_envs))
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones((self.num_envs, 4), np.float32), {}
+
+    def step(self, actions):
+        flags = np.zeros((2, self.num_envs), bool)
+        return np.ones((self.num_envs, 4), np.float32), np.ones(self.num_envs), *flags, {}
+
+
+WRAPPERS = {
+    "bare": None,
+    "flicker": ("FlickerObservation", {}),
+    "bursts": ("FlickerObservation", {"burst_len": 4}),
+    "dropout": ("ElementDropoutObservation", {}),
+    "drop": ("MaskObservation", {"drop": [1, 3]}),
+    "zero": ("MaskObservation", {"zero": [1, 3]}),
+    "previous action": ("PreviousActionObservation", {}),
+}
+
+
+def wrap(env, module, name):
+    if WRAPPERS[name] is None:
+        return env
+    wrapper, arguments = WRAPPERS[name]
+    return getattr(module, wrapper)(env, **arguments)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+class TestWrappers:
+    """What a wrapper costs is the difference to the bare environment."""
+
+    @pytest.mark.benchmark(group="wrapper step")
+    def test_a_step_of_one(self, benchmark, name):
+        env = wrap(StillEnv(), wrappers, name)
+        env.reset(seed=0)
+        action = np.int64(1)
+        assert benchmark(lambda: env.step(action))[1] == 1.0
+
+    @pytest.mark.benchmark(group="vector wrapper step")
+    @pytest.mark.parametrize("n_envs", [16, 64, 256, 1024])
+    def test_a_step_of_all(self, benchmark, name, n_envs):
+        envs = wrap(StillVectorEnv(n_envs), vector, name)
+        envs.reset(seed=0)
+        actions = np.ones(n_envs, np.int64)
+        assert len(benchmark(lambda: envs.step(actions))[0]) == n_envs

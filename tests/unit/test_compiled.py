@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -109,6 +112,58 @@ class TestLSTM:
         features = th.randn(1, 5, 2, requires_grad=True)
         lstm_sequences(lstm, features, layout).sum().backward()
         assert (features.grad != 0).all()
+
+
+class TestThreads:
+    """However the rows are divided, the numbers are the same."""
+
+    @pytest.fixture(autouse=True)
+    def eager_threads(self, monkeypatch):
+        monkeypatch.setattr(compiled, "_WORK_PER_THREAD", 1)
+
+    @staticmethod
+    def outputs(n_seq: int) -> list[th.Tensor]:
+        th.manual_seed(0)
+        lstm = th.nn.LSTM(3, 16)
+        layout = ResetLayout.from_episode_starts(np.random.default_rng(0).random((n_seq, 20)) < 0.1)
+        outputs = lstm_sequences(lstm, th.randn(n_seq, 20, 3), layout)
+        outputs.square().sum().backward()
+        return [outputs.detach(), *(weight.grad for weight in lstm.parameters())]
+
+    @pytest.mark.parametrize("n_seq", [1, 2, 3, 7, 8])
+    @pytest.mark.parametrize("n_threads", [2, 3, 16])
+    def test_bit_for_bit(self, monkeypatch, n_seq, n_threads):
+        alone = self.outputs(n_seq)
+        calls = []
+        submit = compiled._helpers().submit
+        monkeypatch.setattr(th, "get_num_threads", lambda: n_threads)
+        monkeypatch.setattr(
+            compiled._helpers(), "submit", lambda *args: calls.append(args) or submit(*args)
+        )
+        together = self.outputs(n_seq)
+        assert all(th.equal(a, b) for a, b in zip(alone, together, strict=True))
+        # Forward and backward, each a call less than there are parts.
+        assert len(calls) == 2 * (min(n_threads, (n_seq + 1) // 2) - 1)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+    def test_a_forked_process_has_threads_of_its_own(self, monkeypatch):
+        monkeypatch.setattr(th, "get_num_threads", lambda: 2)
+        expected = self.outputs(4)
+        parent_pool = compiled._helpers()
+        context = multiprocessing.get_context("fork")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of forking a process that has threads
+            process = context.Process(target=self._in_child, args=(expected,))
+            process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        assert compiled._helpers() is parent_pool
+
+    def _in_child(self, expected):
+        # The products after the loops would wait for OpenMP's threads, which are not here either.
+        th.set_num_threads(1)
+        th.get_num_threads = lambda: 2
+        assert th.equal(self.outputs(4)[0], expected[0])
 
 
 class TestCell:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.seeding import np_random
 
-from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess, flicker_generator
+import thrust_pomdp  # noqa: F401
+from thrust_pomdp.envs.flicker import (
+    FlickerLaw,
+    FlickerProcess,
+    FlickerProcesses,
+    SeparateFlickerProcesses,
+    blanking_layers,
+    flicker_generator,
+)
 
 #: Written out, not imported: another key would change every schedule anyone has recorded.
 KEY = 0x70F1_1C4E
@@ -365,3 +374,53 @@ class TestBadNumbers:
         law = FlickerLaw(np.float32(0.5), np.int64(4))  # type: ignore[arg-type]
         assert law == FlickerLaw(0.5, 4.0)
         assert FlickerLaw(1) == FlickerLaw(1.0)
+
+
+class TestPartsOfAFrame:
+    """Several processes that read one stream in turns."""
+
+    @pytest.mark.parametrize(("p", "burst"), LAWS)
+    def test_each_part_is_a_chain_of_its_own_on_every_third_uniform(
+        self, p: float, burst: float | None
+    ) -> None:
+        law, starts = FlickerLaw(p, burst), [frame % 50 == 0 for frame in range(200)]
+        processes = SeparateFlickerProcesses(law, n_parts=3, depth=1)
+        processes.seed(4)
+        drawn = np.array(draw(processes, starts))
+        for part, uniforms in enumerate(stream(4, 600, depth=1).reshape(200, 3).T):
+            blank = False
+            for frame, uniform in enumerate(uniforms):
+                usual = law.after_blank if blank else law.after_visible
+                blank = bool(uniform < (law.after_reset if starts[frame] else usual))
+                assert drawn[frame, part] == blank
+
+    def test_a_single_part_is_the_process_of_a_whole_frame(self) -> None:
+        law, starts = FlickerLaw(0.5, 4), one_episode(500)
+        one, whole = SeparateFlickerProcesses(law, n_parts=1), FlickerProcess(law)
+        one.seed(3)
+        whole.seed(3)
+        assert np.array(draw(one, starts))[:, 0].tolist() == draw(whole, starts)
+
+    @pytest.mark.parametrize("n_parts", [1, 3, 2_000])
+    def test_a_vector_of_environments_gives_what_each_would_alone(self, n_parts: int) -> None:
+        # 2,000 parts leave a block for two frames only.
+        law, everyone = FlickerLaw(0.5, 4), np.arange(2)
+        together = FlickerProcesses(law, n_envs=2, depth=2, parts=(n_parts,))
+        alone = [SeparateFlickerProcesses(law, n_parts, depth=2) for _ in range(2)]
+        for idx, process in enumerate(alone):
+            together.seed(idx, idx)
+            process.seed(idx)
+        first = together.first_frames(everyone)
+        assert first.tolist() == [process.first_frame().tolist() for process in alone]
+        for frame in range(20):
+            restarted = np.array([frame % 7 == 0, False])
+            expected = [
+                (process.first_frame() if begins else process.next_frame()).tolist()
+                for process, begins in zip(alone, restarted, strict=True)
+            ]
+            assert together.next_frames(restarted).tolist() == expected
+
+    def test_an_environment_that_never_blanks_has_no_layers(self) -> None:
+        assert blanking_layers(gym.make("CartPole-v1")) == 0
+        assert blanking_layers(gym.make("MaskedCartPole-v0")) == 0
+        assert blanking_layers(gym.make("FlickeringCartPole-v0")) == 1

@@ -34,7 +34,13 @@ class TestImportCost:
 
     @pytest.mark.parametrize(
         "module",
-        ["thrust_pomdp", "thrust_pomdp.envs", "thrust_pomdp.visible", "thrust_pomdp.wrappers"],
+        [
+            "thrust_pomdp",
+            "thrust_pomdp.envs",
+            "thrust_pomdp.visible",
+            "thrust_pomdp.wrappers",
+            "thrust_pomdp.wrappers.vector",
+        ],
     )
     def test_modules_for_workers_load_numpy_and_gymnasium_only(self, module: str) -> None:
         assert heavy_modules_after(f"import {module}") == "[]"
@@ -102,7 +108,8 @@ class TestExamples:
             "envs.popgym_cartpole",
             "envs.tmaze",
             "envs.tmaze_vector",
-            "wrappers",
+            "wrappers.blanking",
+            "wrappers.normalize",
             "vec_normalize",
         ],
     )

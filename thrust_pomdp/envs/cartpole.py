@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_flag
+from thrust_pomdp.envs.cartpole_picture import Window, add_senses
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
+from thrust_pomdp.painting import STRIP_FRAMES, Picture
 
 #: Gymnasium's explicit Euler integration, and the semi-implicit one of some other CartPoles.
 INTEGRATORS = ("euler", "semi-implicit euler")
@@ -54,6 +57,9 @@ class SensedCartPoleEnv(CartPoleEnv):
             )
         self.hide_velocities = check_flag("hide_velocities", hide_velocities)
         self.expose_state = check_flag("expose_state", expose_state)
+        # Flags of the episode's latest frames, kept for the picture only.
+        self._flags: deque[bool] = deque(maxlen=STRIP_FRAMES)
+        self._window = Window(self.metadata["render_fps"])
         if self.hide_velocities:
             assert isinstance(self.observation_space, spaces.Box)
             high = self.observation_space.high[list(POSITIONS)]
@@ -70,6 +76,27 @@ class SensedCartPoleEnv(CartPoleEnv):
         """Start a new episode, exactly as ``CartPole-v1`` does for the same seed and options."""
         state, info = super().reset(seed=seed, options=options)
         return self._sense(state, info), info
+
+    def render(self) -> Picture | None:
+        """Paint the true cart and what the agent saw of it.
+
+        :return: ``[400, 600, 3]`` uint8; None in human mode, which shows it in a window
+        """
+        if self.render_mode != "human":
+            return self._picture()
+        # Gymnasium's own human mode would show its picture before anything is added to it.
+        self.render_mode = "rgb_array"
+        try:
+            picture = self._picture()
+        finally:
+            self.render_mode = "human"
+        if picture is not None:
+            self._window.show(picture)
+        return None
+
+    def _picture(self) -> Picture | None:
+        picture = super().render()  # type: ignore[no-untyped-call]
+        return None if picture is None else add_senses(picture, self._flags, self.hide_velocities)
 
     def _sense(self, state: Observation, info: Info) -> Observation:
         if self.expose_state:
@@ -113,7 +140,7 @@ class MaskedCartPoleEnv(SensedCartPoleEnv):
         into a loop that reacts to positions only.
     :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
         of shape ``(4,)``
-    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown
     :raises ValueError: for an unknown integrator
 
     ```python
@@ -201,7 +228,8 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
     :param kinematics_integrator: ``"euler"`` (explicit, Gymnasium's) or ``"semi-implicit euler"``
     :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
         of shape ``(4,)``
-    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown, faded and
+        framed while the agent is blind, above the flags of the latest frames
     :raises ValueError: for probabilities outside [0, 1], a burst that cannot exist, or an unknown
         integrator
 
@@ -218,6 +246,9 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
 
     * v0: initial version
     """
+
+    #: For layers around it, whose streams are to differ (see ``flicker.blanking_layers``).
+    n_blanking_layers = 1
 
     def __init__(
         self,
@@ -249,9 +280,21 @@ class FlickeringCartPoleEnv(SensedCartPoleEnv):
         obs, info = super().reset(seed=seed, options=options)
         if seed is not None:
             self._flicker.seed(seed)
+        self._flags.clear()
         return self._blank(obs, info, self._flicker.first_frame()), info
 
-    @staticmethod
-    def _blank(obs: Observation, info: Info, blanked: bool) -> Observation:
+    def render(self) -> Picture | None:
+        """Paint the true cart, faded and framed while the agent is blind, and its latest frames.
+
+        :return: ``[400, 600, 3]`` uint8; None in human mode, in which ``reset`` and ``step`` show
+            it as soon as the sensor has looked (Gymnasium calls this before that)
+        """
+        return None if self.render_mode == "human" else super().render()
+
+    def _blank(self, obs: Observation, info: Info, blanked: bool) -> Observation:
         info["blanked"] = blanked
+        if self.render_mode is not None:
+            self._flags.append(blanked)
+        if self.render_mode == "human":
+            super().render()
         return np.zeros_like(obs) if blanked else obs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from thrust_pomdp.envs.native_vector import (
     NativeVectorEnv,
     Observations,
 )
+from thrust_pomdp.painting import STRIP_FRAMES
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)
@@ -78,6 +80,13 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
     def _frames(self) -> NDArray[np.float32]:
         """Return what the sensors show, ``[components, num_envs]``, as states are kept."""
         return self.physics.sensed(self._sensed_rows).astype(np.float32)
+
+    def latest_flags(self, idx: int) -> list[bool]:
+        """Return the flags of the latest frames of one environment's episode, newest last.
+
+        Known with a ``render_mode`` only, for the picture; empty where nothing is ever blanked.
+        """
+        return []
 
     def _infos(self, mask: Flags) -> Infos:
         infos: Infos = {}
@@ -180,13 +189,27 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
         )
         super().__init__(single, num_envs, autoreset_mode, max_episode_steps)
         self._flicker = FlickerProcesses(FlickerLaw(flicker_prob, burst_len), self.num_envs)
+        self.n_blanking_layers = 1
+        # Flags of the frames last returned and of those before them.
+        self._latest_flags: deque[Flags] = deque(maxlen=STRIP_FRAMES)
 
     def _seed_one(self, idx: int, seed: int) -> None:
         super()._seed_one(idx, seed)
         self._flicker.seed(idx, seed)
 
     def _draw_frames(self, restarted: Flags | None) -> None:
-        self.blanked = self._flicker.next_frames(restarted)
+        self._take_flags(self._flicker.next_frames(restarted))
+
+    def _take_flags(self, flags: Flags) -> None:
+        # The flags of first frames are written into the array of the step that ended an episode.
+        if self.render_mode is not None and flags is not self.blanked:
+            self._latest_flags.append(flags)
+        self.blanked = flags
+
+    def latest_flags(self, idx: int) -> list[bool]:
+        """Return the flags of the latest frames of one environment's episode, newest last."""
+        n_frames = 1 + self._n_steps - int(self._deadlines[idx] - self._limit)
+        return [bool(flags[idx]) for flags in self._latest_flags][-n_frames:]
 
     def _observe(self) -> Observations:
         # Not a product with 0: that would turn negative values into -0.0.
@@ -194,7 +217,7 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
 
     def _sense_starts(self, indices: Indices, starts: NDArray[np.float64]) -> Observations:
         blanked = self._flicker.first_frames(indices)
-        self.blanked = self._flicker.blanked
+        self._take_flags(self._flicker.blanked)
         return np.where(blanked, _ZERO, super()._sense_starts(indices, starts).T).T
 
 

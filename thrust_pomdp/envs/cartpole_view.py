@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 
@@ -33,8 +32,8 @@ class CartPoleOfVector(EnvOfVector):
         """Paint the environment, ``[height, width, 3]`` uint8."""
         single, vector_env = self._vector_env.single, self._vector_env
         single.state = self.state
-        if isinstance(single, FlickeringCartPoleEnv) and vector_env.blanked is not None:
-            single._flicker.blanked = bool(vector_env.blanked[self._idx])
+        single._flags.clear()
+        single._flags.extend(vector_env.latest_flags(self._idx))
         return single.render()
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -16,9 +16,11 @@ single environment, the wrapper and the vector environment all share one process
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +124,11 @@ class FlickerLaw:
             return self.flicker_prob
         return 1.0 - 1.0 / self.burst_len
 
+    @property
+    def is_independent(self) -> bool:
+        """Whether a frame's flag has nothing to do with those before it."""
+        return self.after_visible == self.after_blank == self.after_reset
+
 
 class FlickerProcess:
     """One environment's blanking process: a law and its stream of uniform numbers.
@@ -154,6 +161,54 @@ class FlickerProcess:
         """Draw the flag of the frame that ``step`` returns."""
         threshold = self._after_blank if self.blanked else self._after_visible
         self.blanked = bool(self._generator.random() < threshold)
+        return self.blanked
+
+
+class SeparateFlickerProcesses:
+    """The blanking processes of the parts of one environment's frames, all from one stream.
+
+    Part ``j`` of ``n`` takes uniform number ``f * n + j`` for frame ``f``, so that a single part
+    sees what a :class:`FlickerProcess` would give.
+
+    >>> processes = SeparateFlickerProcesses(FlickerLaw(0.5), n_parts=3)
+    >>> processes.seed(7)
+    >>> processes.first_frame().shape
+    (3,)
+
+    :param law: the probabilities, the same for all
+    :param n_parts: the number of parts
+    :param depth: the number of blanking layers below this one
+    """
+
+    def __init__(self, law: FlickerLaw, n_parts: int, depth: int = 0) -> None:
+        self.law = law
+        self.n_parts = n_parts
+        self.depth = depth
+        #: Flags of the latest frame, bool ``[n_parts]``; a new array for each frame.
+        self.blanked: NDArray[np.bool_] = np.zeros(n_parts, dtype=bool)
+        self._independent = law.is_independent
+        # Arrays, since NumPy would convert numbers at each step.
+        self._after_visible = np.full(n_parts, law.after_visible)
+        self._after_blank = np.full(n_parts, law.after_blank)
+        self._generator = flicker_generator(None)
+
+    def seed(self, seed: int) -> None:
+        """Restart the stream of uniforms from ``seed``."""
+        self._generator = flicker_generator(seed, self.depth)
+
+    def first_frame(self) -> NDArray[np.bool_]:
+        """Draw the flags of the frame that ``reset`` returns, bool ``[n_parts]``."""
+        self.blanked = self._generator.random(self.n_parts) < self.law.after_reset
+        return self.blanked
+
+    def next_frame(self) -> NDArray[np.bool_]:
+        """Draw the flags of the frame that ``step`` returns, bool ``[n_parts]``."""
+        uniforms = self._generator.random(self.n_parts)
+        if self._independent:
+            self.blanked = uniforms < self._after_visible
+        else:
+            thresholds = np.where(self.blanked, self._after_blank, self._after_visible)
+            self.blanked = uniforms < thresholds
         return self.blanked
 
 
@@ -234,6 +289,12 @@ class BlockStreams:
         self._safe_calls = self._block // 2
 
 
+def _uniforms(
+    parts: tuple[int, ...], generator: np.random.Generator, count: int
+) -> NDArray[np.float64]:
+    return generator.random((count, *parts))
+
+
 class FlickerProcesses:
     """The blanking processes of a vector of environments, each with its own stream.
 
@@ -246,28 +307,37 @@ class FlickerProcesses:
 
     :param law: the probabilities, the same for all
     :param n_envs: the number of environments
+    :param depth: the number of blanking layers below this one
+    :param parts: ``()`` blanks whole frames, ``(n,)`` each of ``n`` parts by its own draw, as
+        :class:`SeparateFlickerProcesses` does; flags then have the shape ``[n_envs, n]``
     """
 
     #: Frames drawn ahead for each environment, 8 kB. Refilling costs 4 us, so this makes it some
     #: ns per frame; not a power of two, since then all next frames would fall on the same few
-    #: lines of the processor's cache.
+    #: lines of the processor's cache. Fewer frames of many parts, since memory is what they cost.
     BLOCK = 1000
 
-    def __init__(self, law: FlickerLaw, n_envs: int) -> None:
+    def __init__(
+        self, law: FlickerLaw, n_envs: int, depth: int = 0, parts: tuple[int, ...] = ()
+    ) -> None:
         self.law = law
-        #: Flags of the latest frames, ``[n_envs]``, bool; a new array for each step.
-        self.blanked: NDArray[np.bool_] = np.zeros(n_envs, dtype=bool)
+        self.depth = depth
+        shape = (n_envs, *parts)
+        #: Flags of the latest frames, ``[n_envs]`` or ``[n_envs, n]``, bool; a new array for each
+        #: step.
+        self.blanked: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
         generators = [flicker_generator(None) for _ in range(n_envs)]
-        self._streams = BlockStreams(generators, self.BLOCK, (), np.random.Generator.random)
-        self._independent = law.after_visible == law.after_blank == law.after_reset
+        block = max(2, self.BLOCK // max(1, math.prod(parts)))
+        self._streams = BlockStreams(generators, block, parts, functools.partial(_uniforms, parts))
+        self._independent = law.is_independent
         # Arrays, since NumPy would convert numbers at each step.
-        self._after_visible = np.full(n_envs, law.after_visible)
-        self._after_blank = np.full(n_envs, law.after_blank)
+        self._after_visible = np.full(shape, law.after_visible)
+        self._after_blank = np.full(shape, law.after_blank)
         self._after_reset = np.array(law.after_reset)
 
     def seed(self, idx: int, seed: int) -> None:
         """Restart one environment's stream of uniforms from ``seed``."""
-        self._streams.set_generator(idx, flicker_generator(seed))
+        self._streams.set_generator(idx, flicker_generator(seed, self.depth))
 
     def first_frames(self, indices: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Draw the flags of the frames that a reset of some environments returns."""
@@ -276,7 +346,7 @@ class FlickerProcesses:
         return first
 
     def next_frames(self, restarted: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Draw the flags of the frames that a step returns, ``[n_envs]``.
+        """Draw the flags of the frames that a step returns, ``[n_envs]`` or ``[n_envs, n]``.
 
         :param restarted: environments whose frame is the first of an episode, ``[n_envs]``, bool
         """
@@ -289,3 +359,17 @@ class FlickerProcesses:
             thresholds[restarted] = self._after_reset
         self.blanked = uniforms < thresholds
         return self.blanked
+
+
+def blanking_layers(env: Any) -> int:
+    """Count the layers of an environment that blank frames, which is the depth of the next one.
+
+    What blanks says so by an attribute ``n_blanking_layers``: how many layers blank from there
+    inwards. Only this package's streams need to be told apart, so other people's layers count for
+    nothing.
+
+    :param env: a single environment
+    """
+    if env.has_wrapper_attr("n_blanking_layers"):
+        return int(env.get_wrapper_attr("n_blanking_layers"))
+    return 0

@@ -1,4 +1,4 @@
-"""Observation wrappers for single environments (NumPy and Gymnasium only)."""
+"""Running statistics of what is visible, for single environments."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from thrust_pomdp.visible import blank_mask, key_flags, update_visible
+from thrust_pomdp.wrappers.previous_action import refuse_previous_action_inside
 
 
 class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -36,7 +37,8 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
 
     :param env: an environment with a Box observation, or a Dict of Boxes
     :param epsilon: added to the variance
-    :raises ValueError: for other spaces, or if ``epsilon`` is not positive
+    :raises ValueError: for other spaces, if ``epsilon`` is not positive, or if the observation
+        holds the previous action already
     """
 
     def __init__(self, env: gym.Env[Any, Any], epsilon: float = 1e-8) -> None:
@@ -44,6 +46,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
         gym.Wrapper.__init__(self, env)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, got {epsilon!r}")
+        refuse_previous_action_inside(env, type(self).__name__)
         self.epsilon = epsilon
         #: Whether statistics follow what is seen; set it to False to freeze them.
         self.update_running_mean = True

@@ -1,0 +1,264 @@
+"""Playing single episodes with anyone who can act: saved models, scripted controllers, chance."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import check_for_correct_spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from thrust_pomdp.acting import StatefulActor
+from thrust_pomdp.experiment.runner import load_result
+from thrust_pomdp.experiment.training import RunSpec
+from thrust_pomdp.interop import from_sb3_contrib
+from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.reference import Controller, controllers
+from thrust_pomdp.vec_normalize import VecNormalizeVisible
+
+Env = gym.Env[Any, Any]
+Info = dict[str, Any]
+
+
+class Actor(Protocol):
+    """Acts in one environment."""
+
+    def reset(self) -> None:
+        """Forget everything: an episode starts."""
+
+    def act(self, obs: Any, info: Info) -> Any:
+        """Return the action for what ``reset`` or ``step`` returned last."""
+
+
+class RandomActor:
+    """Acts by chance.
+
+    :param env: the environment
+    :param seed: of the actions
+    """
+
+    def __init__(self, env: Env, seed: int) -> None:
+        self._space = env.action_space
+        self._space.seed(seed)
+
+    def reset(self) -> None:
+        """Do nothing: chance has no memory."""
+
+    def act(self, obs: Any, info: Info) -> Any:
+        """Draw an action."""
+        return self._space.sample()
+
+
+class ControllerActor:
+    """Acts for a scripted controller of the reference ladder.
+
+    :param controller: the controller
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def reset(self) -> None:
+        """Forget everything: an episode starts."""
+        self._controller.reset(n_envs=1)
+
+    def act(self, obs: Any, info: Info) -> Any:
+        """Return the controller's action."""
+        return self._controller.act(obs[None], [info.get("blanked", False)])[0]
+
+
+class ModelActor:
+    """Acts for a saved model, with its memory and the statistics it was trained with.
+
+    :param model: the model
+    :param normalizer: what its observations are normalised by; None if they are not
+    :param deterministic: take the most likely action instead of sampling
+    """
+
+    def __init__(
+        self, model: BaseAlgorithm, normalizer: VecNormalize | None, deterministic: bool
+    ) -> None:
+        self._actor = StatefulActor(model, deterministic)
+        self._normalizer = normalizer
+
+    def reset(self) -> None:
+        """Forget everything: an episode starts."""
+        self._actor.reset()
+
+    def act(self, obs: Any, info: Info) -> Any:
+        """Return the model's action."""
+        if isinstance(self._normalizer, VecNormalizeVisible):
+            obs = self._normalizer.normalize_obs(obs, info.get("blanked"))
+        elif self._normalizer is not None:
+            obs = self._normalizer.normalize_obs(obs)
+        return self._actor.act(obs)
+
+
+def make_env(env_id: str, human: bool, env_kwargs: dict[str, Any]) -> Env:
+    """Make an environment to be watched.
+
+    :param env_id: environment id
+    :param human: in a window, instead of by ``render()``
+    :param env_kwargs: its arguments
+    :raises ValueError: if it has no pictures
+    """
+    with closing(gym.make(env_id, **env_kwargs)) as env:
+        modes = env.metadata.get("render_modes", [])
+    # Gymnasium puts pictures into a window where the environment cannot do so itself.
+    if "rgb_array" not in modes and not (human and "human" in modes):
+        raise ValueError(f"{env_id} cannot be painted: its render modes are {modes}")
+    return gym.make(env_id, render_mode="human" if human else "rgb_array", **env_kwargs)
+
+
+def play(
+    env: Env,
+    actor: Actor,
+    n_episodes: int,
+    max_steps: int,
+    seed: int,
+    report: Callable[[int, float], None] = lambda length, episode_return: None,
+) -> None:
+    """Play episodes one after the other.
+
+    :param env: the environment; the first episode is seeded, the others continue its streams
+    :param actor: who acts
+    :param n_episodes: the number of episodes
+    :param max_steps: steps of all episodes together after which to stop
+    :param seed: of the environment
+    :param report: called with length and return of each episode, of one cut short too
+    """
+    n_steps = 0
+    for episode in range(n_episodes):
+        if n_steps == max_steps:
+            return
+        obs, info = env.reset(seed=seed if episode == 0 else None)
+        actor.reset()
+        length, total, ended = 0, 0.0, False
+        while not ended and n_steps < max_steps:
+            obs, reward, terminated, truncated, info = env.step(actor.act(obs, info))
+            length, total, ended = length + 1, total + float(reward), terminated or truncated
+            n_steps += 1
+        report(length, total)
+
+
+def load_model(path: Path) -> BaseAlgorithm:
+    """Load a model saved by our or sb3_contrib's ``RecurrentPPO``, or by SB3's ``PPO``.
+
+    .. warning::
+        A saved model contains pickles, which can run any code when they are loaded: load only what
+        you trust.
+
+    :raises FileNotFoundError: if there is no such file
+    :raises ValueError: if it is something else
+    """
+    _check_file("model", path)
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = json.loads(file.read("data")).keys()
+    except (zipfile.BadZipFile, KeyError, ValueError):
+        raise ValueError(f"model must be a zip file saved by model.save(), got {path}") from None
+    if "window_state" in names:
+        return RecurrentPPO.load(path, device="cpu")
+    if "_last_lstm_states" in names:
+        return from_sb3_contrib(path, device="cpu")
+    if "clip_range" in names:
+        return PPO.load(path, device="cpu")
+    raise ValueError(
+        "model must be saved by thrust_pomdp.RecurrentPPO, sb3_contrib.RecurrentPPO or "
+        f"stable_baselines3.PPO, got {path}"
+    )
+
+
+def model_actor(
+    env: Env, model_path: Path, normalizer_path: Path | None, deterministic: bool
+) -> ModelActor:
+    """Load a model and the statistics it was trained with, to act in an environment.
+
+    :param env: the environment
+    :param model_path: the model's zip file
+    :param normalizer_path: what ``VecNormalizeVisible`` or ``VecNormalize`` saved; None if the
+        model was trained without
+    :param deterministic: take the most likely action instead of sampling
+    :raises FileNotFoundError: if there is no such file
+    :raises ValueError: if a file holds something else, or does not fit the environment
+    """
+    model = load_model(model_path)
+    venv: Any = DummyVecEnv([lambda: env])
+    normalizer = None if normalizer_path is None else _load_normalizer(normalizer_path, venv)
+    try:
+        check_for_correct_spaces(normalizer or venv, model.observation_space, model.action_space)
+    except ValueError as error:
+        raise ValueError(f"{model_path} does not fit the environment: {error}") from None
+    return ModelActor(model, normalizer, deterministic)
+
+
+def _load_normalizer(path: Path, venv: Any) -> VecNormalize:
+    _check_file("normalizer", path)
+    try:
+        normalizer = VecNormalize.load(str(path), venv)
+    except Exception as error:  # a pickle can fail in any way
+        raise ValueError(
+            f"normalizer must be a file saved by VecNormalizeVisible or VecNormalize and fit the "
+            f"environment, got {path}: {error}"
+        ) from None
+    return normalizer
+
+
+def _check_file(name: str, path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"{name} must be a file, got {path}")
+
+
+def scripted_actor(
+    env: Env, information: str, env_id: str, seed: int, env_kwargs: dict[str, Any]
+) -> Actor:
+    """Make the scripted controller of a class of information.
+
+    :param env: the environment, for chance to act in; any environment will do for that
+    :param information: ``"nothing"`` for chance, or a class of the reference ladder
+    :param env_id: the environment's id
+    :param seed: of what is drawn
+    :param env_kwargs: the environment's arguments
+    :raises ValueError: if the environment has no such controller
+    """
+    if information == "nothing":
+        return RandomActor(env, seed)
+    name = env_id.rpartition(":")[2]
+    found = {c.information: c for c in controllers(name, seed, **env_kwargs)}
+    controller = {str(key): value for key, value in found.items()}.get(information)
+    if controller is None:
+        raise ValueError(
+            f"{env_id} has controllers that know {', '.join(found)}, none that knows {information}"
+        )
+    return ControllerActor(controller)
+
+
+def find_run(path: Path) -> tuple[RunSpec, Path, Path]:
+    """Find what the runner of a comparison saved of one run.
+
+    :param path: ``FOLDER/runs/NAME``, with or without an ending
+    :return: what the run did, its model's file and its normaliser's
+    :raises FileNotFoundError: if a file is missing
+    """
+    stem = path.with_suffix("") if path.suffix in (".json", ".zip") else path
+    result = stem.with_name(f"{stem.name}.json")
+    if not result.is_file():
+        known = sorted(file.stem for file in stem.parent.glob("*.json"))
+        raise FileNotFoundError(
+            f"run must name a finished run, FOLDER/runs/NAME, got {path}; "
+            f"finished in {stem.parent}: {', '.join(known) or 'none'}"
+        )
+    files = stem.with_name(f"{stem.name}.zip"), stem.with_name(f"{stem.name}.normalizer.pkl")
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file} is missing: {result} was made without it, train the run again"
+            )
+    return RunSpec(**load_result(result).spec), *files
