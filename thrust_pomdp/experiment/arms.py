@@ -47,6 +47,11 @@ RUNNERS_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
+_ACTIONS: tuple[type[spaces.Space[Any]], ...] = (
+    spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Arm:
     """A contestant.
@@ -59,6 +64,7 @@ class Arm:
     :param stacks_frames: whether it sees several frames at once
     :param keys: hyperparameters it takes; None if only its factory knows
     :param needs: a package beyond the dependencies
+    :param actions: action spaces that its algorithm is right for
     """
 
     name: str
@@ -69,6 +75,7 @@ class Arm:
     stacks_frames: bool = False
     keys: frozenset[str] | None = PPO_KEYS
     needs: str | None = None
+    actions: tuple[type[spaces.Space[Any]], ...] = _ACTIONS
 
     @property
     def is_users(self) -> bool:
@@ -103,7 +110,7 @@ ARMS: dict[str, Arm] = {
             previous_action=True),
         Arm("frame-stack", "last few frames (SB3 PPO)", _PPO, stacks_frames=True),
         Arm("sb3-contrib", "LSTM (sb3-contrib)", "sb3_contrib:RecurrentPPO", recurrent=True,
-            needs="sb3-contrib"),
+            needs="sb3-contrib", actions=_ACTIONS[:3]),  # it crashes on MultiBinary
     )
 }  # fmt: skip
 
@@ -177,13 +184,12 @@ def check_spaces(arm: Arm, observation: spaces.Space[Any], action: spaces.Space[
     """
     if arm.is_users:
         return
-    actions = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-    if not isinstance(action, actions):
-        raise _cannot_take(arm, f"its actions are {action}, and PPO acts in Box, Discrete, "
-                           "MultiDiscrete and MultiBinary spaces")  # fmt: skip
+    if not isinstance(action, arm.actions):
+        names = ", ".join(kind.__name__ for kind in arm.actions)
+        raise _cannot_take(arm, f"its actions are {action}, and the algorithm acts in {names}")
     parts = observation.values() if isinstance(observation, spaces.Dict) else [observation]
     for part in parts:
-        if not isinstance(part, actions):
+        if not isinstance(part, _ACTIONS):
             raise _cannot_take(arm, f"SB3's networks take no observation of {part}; flatten it "
                                "with gymnasium.wrappers.FlattenObservation")  # fmt: skip
         if arm.stacks_frames and not isinstance(part, spaces.Box):

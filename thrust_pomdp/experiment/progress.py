@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import safe_mean
 
@@ -93,7 +94,7 @@ class EvaluationCallback(BaseCallback):
     def _note(self) -> None:
         paused = time.perf_counter()
         trained = paused - self._start - self.seconds
-        with undisturbed(self.model.policy):
+        with undisturbed(self.model):
             deterministic, stochastic = self._evaluate()
         self.evaluations.append((self.num_timesteps, trained, deterministic, stochastic))
         self.seconds += time.perf_counter() - paused
@@ -101,13 +102,16 @@ class EvaluationCallback(BaseCallback):
 
 
 @contextlib.contextmanager
-def undisturbed(policy: th.nn.Module) -> Iterator[None]:
-    """Leave the global generators and the policy's mode as they were: training draws from them."""
-    mode, python, numpy = policy.training, random.getstate(), np.random.get_state()  # noqa: NPY002
+def undisturbed(model: BaseAlgorithm) -> Iterator[None]:
+    """Leave generators and the policy's mode as they were: training goes on with them."""
+    policy, actions = model.policy, model.action_space.np_random.bit_generator
+    mode, drawing = policy.training, actions.state  # DQN explores by its action space
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with th.random.fork_rng(devices=[]):
             yield
     finally:
-        policy.train(mode)
+        policy.set_training_mode(mode)
+        actions.state = drawing
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002

@@ -135,11 +135,17 @@ def _check_keys(arm: Arm, mapping: Mapping[str, Any]) -> None:
         if key in ("previous_action", "frame_stack"):
             raise ValueError(f"{key!r} is no key of arm {arm.name}'s recipes: what an arm sees is "
                              "what it is; there are arms that see more")  # fmt: skip
-        raise ValueError(
-            with_near_names(f"arm {arm.name} takes no {key!r} in a recipe", key, arm.recipe_keys)
-        )
+        raise _unknown_key(arm, key)
     if arm.is_users and unknown:
         check_keys_of_factory(arm, unknown)
+
+
+def _unknown_key(arm: Arm, key: str) -> ValueError:
+    message = f"arm {arm.name} takes no {key!r} in a recipe"
+    takers = [name for name, other in ARMS.items() if key in other.recipe_keys]
+    if takers:
+        return ValueError(f"{message}; {takers[0]}.{key} changes it for {takers[0]} alone")
+    return ValueError(with_near_names(message, key, arm.recipe_keys))
 
 
 def _whole(name: str, value: Any) -> int:

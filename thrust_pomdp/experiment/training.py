@@ -202,7 +202,7 @@ class Training:
         spec = self.spec
         if spec.evaluations == 0:
             return None
-        with undisturbed(self.model.policy):
+        with undisturbed(self.model):
             evaluation = _PeriodicEvaluation(spec, self.model)
         return EvaluationCallback(
             spec.total_timesteps, spec.evaluations, evaluation, self.evaluated

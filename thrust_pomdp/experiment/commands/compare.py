@@ -9,6 +9,7 @@ run has a result, 1 if one has not, and 2 if nothing was started since the argum
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     args.arms = list(dict.fromkeys(args.arms))
     options.check_extra("compare", "matplotlib", "tqdm", "yaml")
-    if args.tensorboard:
-        options.check_extra("dev", "tensorboard")
+    if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
     options.check_env(args.env, dict(args.env_kwargs), args.arms)
     runner = Runner(
         specs(args), args.out, engine=options.make_engine(args), tensorboard=args.tensorboard
