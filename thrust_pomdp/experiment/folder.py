@@ -170,8 +170,6 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(descriptor)
         os.chmod(unfinished, 0o666 & ~_umask())  # a temporary file is for its owner only
         os.replace(unfinished, path)
     except BaseException:
