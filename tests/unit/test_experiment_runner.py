@@ -59,8 +59,8 @@ class InstantEngine:
         self.of_arm = of_arm
         self.done: list[str] = []
 
-    def run(self, jobs):
-        for job in jobs:
+    def run(self, tasks):
+        for job in tasks:
             name = job.spec.name
             yield Started(name)
             yield Progress(name, 1024)
@@ -138,7 +138,7 @@ class TestFailedRuns:
     FAILED = Failed("mlp-seed0", "Traceback ...\nValueError: no such thing\n")
 
     def test_are_recorded_and_the_others_go_on(self, tmp_path, capsys):
-        found, engine, runner = run([spec("mlp"), spec()], tmp_path, mlp=self.FAILED)
+        found, _, runner = run([spec("mlp"), spec()], tmp_path, mlp=self.FAILED)
         assert [one.spec["arm"] for one in found] == ["lstm"]
         assert runner.failed() == ["mlp-seed0"]
         assert (tmp_path / "runs" / "mlp-seed0.error.txt").read_text() == self.FAILED.reason
@@ -185,9 +185,9 @@ class TestNoRoomOnTheDisk:
     def test_whoever_gives_up_finds_it_elsewhere(self, tmp_path, monkeypatch, capsys):
         self.full(monkeypatch, times=2)
         monkeypatch.setattr(runners.tempfile, "tempdir", str(tmp_path))
-        monkeypatch.setattr(runners._Bars, "wait", lambda self: self.interrupt())
+        monkeypatch.setattr(runners.Bars, "wait", lambda self: self.interrupt())
         monkeypatch.setattr(
-            runners._Bars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
+            runners.Bars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
             raising=False,
         )  # fmt: skip
         save = runners.save_result
@@ -215,7 +215,7 @@ class TestWhoseFolder:
     def test_more_seeds_and_arms_may_come_later(self, tmp_path):
         run([spec()], tmp_path)
         run([spec(seed=1), spec("mlp")], tmp_path)
-        found, engine, _ = run([spec(), spec(seed=1), spec("mlp")], tmp_path)
+        _, engine, _ = run([spec(), spec(seed=1), spec("mlp")], tmp_path)
         assert engine.done == []
         marker = json.loads((tmp_path / "comparison.json").read_text())
         assert marker["settings"]["recipes"].keys() == {"lstm", "mlp"}
@@ -224,7 +224,10 @@ class TestWhoseFolder:
         ("change", "message"),
         [
             ({"n_timesteps": 4096}, "n_timesteps=2048, not 4096"),
-            ({"env_kwargs": {"flicker_prob": 0.3}}, r"env_kwargs=\{\}, not \{'flicker_prob': 0.3\}"),
+            (
+                {"env_kwargs": {"flicker_prob": 0.3}},
+                r"env_kwargs=\{\}, not \{'flicker_prob': 0.3\}",
+            ),
             ({"evaluations": 3}, "evaluations=0, not 3"),
             ({"stochastic_episodes": 5}, "stochastic_episodes=4, not 5"),
         ],

@@ -1,4 +1,4 @@
-"""Where runs are done: an engine takes jobs and tells what becomes of them.
+"""Where runs are done: an engine takes tasks and tells what becomes of them.
 
 Engines hand results over and write none: one process writes to a comparison's folder.
 """
@@ -19,7 +19,7 @@ from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple, Protocol
 
-from thrust_pomdp.experiment.runs import RunResult, RunSpec
+from thrust_pomdp.experiment.runs import RunSpec
 
 #: Seconds after which an engine says that nothing has happened.
 IDLE_SECONDS = 0.2
@@ -30,9 +30,20 @@ _ONE_THREAD = dict.fromkeys(
 )
 
 
+class Task(Protocol):
+    """Something to be done in a process of its own; it is sent there by pickling."""
+
+    @property
+    def name(self) -> str:
+        """What it is called; no two of an engine have the same."""
+
+    def do(self, report: Callable[[int], None]) -> Finished:
+        """Do it, telling from time to time how far it has come."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """A run to be done.
+    """A run to be done: the task of training and evaluating.
 
     :param spec: what to do
     :param tensorboard_log: folder of the TensorBoard log; None for none
@@ -43,30 +54,45 @@ class Job:
     tensorboard_log: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.spec.name
+
+    def do(self, report: Callable[[int], None]) -> Finished:
+        """Train and evaluate."""
+        # Here, since only those who train pay for torch.
+        from thrust_pomdp.experiment.training import Training
+
+        training = Training(self.spec, report, tensorboard_log=self.tensorboard_log)
+        result = training.run()
+        result.provenance.update(self.provenance)
+        return Finished(self.name, result, training.files())
+
 
 class Started(NamedTuple):
-    """A run has begun."""
+    """A task has begun."""
 
     name: str
 
 
 class Progress(NamedTuple):
-    """A run has trained so many environment steps."""
+    """A task has come so far: environment steps of a training, cells of a sweep."""
 
     name: str
     timesteps: int
 
 
 class Finished(NamedTuple):
-    """A run is done; ``files`` are its model and normaliser by their endings."""
+    """A task is done; of a training, ``files`` are model and normaliser by their endings."""
 
     name: str
-    result: RunResult
+    result: Any
     files: dict[str, bytes]
 
 
 class Failed(NamedTuple):
-    """A run gave no result."""
+    """A task gave no result."""
 
     name: str
     reason: str
@@ -79,27 +105,21 @@ Events = Generator[Event | None, None, None]
 
 
 class Engine(Protocol):
-    """Does runs somewhere."""
+    """Does tasks somewhere."""
 
-    def run(self, jobs: Sequence[Job]) -> Events:
-        """Do the jobs and tell what happens; None when nothing did for a moment.
+    def run(self, tasks: Sequence[Task]) -> Events:
+        """Do the tasks and tell what happens; None when nothing did for a moment.
 
         Closing the iterator ends what is running.
         """
 
 
-def perform(job: Job, report: Callable[[int], None]) -> Finished | Failed:
-    """Do one run in this process."""
-    # Here, since only those who train pay for torch.
+def perform(task: Task, report: Callable[[int], None]) -> Finished | Failed:
+    """Do a task in this process."""
     try:
-        from thrust_pomdp.experiment.training import Training
-
-        training = Training(job.spec, report, tensorboard_log=job.tensorboard_log)
-        result = training.run()
-        result.provenance.update(job.provenance)
-        return Finished(job.spec.name, result, training.files())
+        return task.do(report)
     except (Exception, SystemExit):  # a user's arm may call sys.exit
-        return Failed(job.spec.name, traceback.format_exc())
+        return Failed(task.name, traceback.format_exc())
 
 
 class LocalEngine:
@@ -115,9 +135,9 @@ class LocalEngine:
         self.jobs = jobs
         self._context = multiprocessing.get_context("spawn")
 
-    def run(self, jobs: Sequence[Job]) -> Events:
-        """Do the jobs and tell what happens; None when nothing did for a moment."""
-        pending, workers = deque(jobs), list[_Worker]()
+    def run(self, tasks: Sequence[Task]) -> Events:
+        """Do the tasks and tell what happens; None when nothing did for a moment."""
+        pending, workers = deque(tasks), list[_Worker]()
         try:
             while pending or workers:
                 while pending and len(workers) < self.jobs:
@@ -151,11 +171,11 @@ class _Worker:
     would stay locked for all.
     """
 
-    def __init__(self, context: multiprocessing.context.SpawnContext, job: Job) -> None:
-        self.name = job.spec.name
+    def __init__(self, context: multiprocessing.context.SpawnContext, task: Task) -> None:
+        self.name = task.name
         self.reader, writer = context.Pipe(duplex=False)
         self.process: SpawnProcess = context.Process(
-            target=_work, args=(job, writer), name=self.name, daemon=False
+            target=_work, args=(task, writer), name=self.name, daemon=False
         )
         with _interrupts_ignored(), _one_thread():
             self.process.start()
@@ -184,13 +204,13 @@ def _how(exitcode: int | None) -> str:
     return f"exit code {exitcode}"
 
 
-def _work(job: Job, writer: connection.Connection) -> None:
+def _work(task: Task, writer: connection.Connection) -> None:
     """Do one run in a process of its own."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    name = job.spec.name
+    name = task.name
     # A parent that is gone takes this process with it; its pipe may break a moment earlier.
     with contextlib.suppress(BrokenPipeError):
-        writer.send(perform(job, lambda timesteps: writer.send(Progress(name, timesteps))))
+        writer.send(perform(task, lambda timesteps: writer.send(Progress(name, timesteps))))
         writer.close()
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from thrust_pomdp.experiment import provenance
+from thrust_pomdp.experiment.bars import Bars
 from thrust_pomdp.experiment.engines import (
-    IDLE_SECONDS,
     Engine,
-    Event,
     Events,
     Failed,
     Finished,
     Job,
     LocalEngine,
-    Progress,
-    Started,
 )
 from thrust_pomdp.experiment.folder import ComparisonFolder, save_result
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
@@ -95,7 +90,7 @@ class Runner:
     def _do(self, pending: Sequence[RunSpec]) -> None:
         for spec in pending:
             self.folder.error_path(spec.name).unlink(missing_ok=True)
-        bars = _Bars(pending, len(self.specs))
+        bars = Bars({spec.name: spec.total_timesteps for spec in pending}, len(self.specs))
         with closing(self.engine.run([self._job(spec) for spec in pending])) as events:
             try:
                 self._follow(events, bars)
@@ -111,7 +106,7 @@ class Runner:
         noted = {"git_revision": provenance.git_revision(), "command": provenance.command()}
         return Job(spec, log, noted)
 
-    def _follow(self, events: Events, bars: _Bars) -> None:
+    def _follow(self, events: Events, bars: Bars) -> None:
         for event in events:
             if isinstance(event, Finished):
                 self._unsaved.append(event)
@@ -124,7 +119,7 @@ class Runner:
             bars.wait()
             self._save(bars)
 
-    def _save(self, bars: _Bars) -> None:
+    def _save(self, bars: Bars) -> None:
         """Write what is finished; what cannot be written is kept for the next time."""
         for finished in list(self._unsaved):
             try:
@@ -136,9 +131,12 @@ class Runner:
                 )
                 return
             self._unsaved.remove(finished)
-            bars.saved(finished)
+            result = finished.result
+            bars.write(
+                f"{finished.name}: trained {result.timesteps} steps in {result.seconds:.0f} s"
+            )
 
-    def _note_failure(self, failed: Failed, bars: _Bars) -> None:
+    def _note_failure(self, failed: Failed, bars: Bars) -> None:
         where = f"see {self.folder.error_path(failed.name)}"
         try:
             self.folder.write_error(failed.name, failed.reason)
@@ -152,65 +150,3 @@ class Runner:
         path = Path(tempfile.mkdtemp(prefix="thrust_pomdp-")) / f"{finished.name}.json"
         save_result(finished.result, path)
         print(f"{finished.name}: saved without its model as {path}", flush=True)
-
-
-class _Bars:
-    """Progress bars of the whole and of each run, and lines above them."""
-
-    def __init__(self, pending: Sequence[RunSpec], total: int) -> None:
-        from tqdm import tqdm
-
-        self._tqdm = tqdm
-        self._specs = {spec.name: spec for spec in pending}
-        self._width = max(len(name) for name in self._specs)
-        self._said = ""
-        self._bars = {
-            "": tqdm(total=total, initial=total - len(pending), desc="all runs", unit="run",
-                     disable=None)  # no bars where nobody watches
-        }  # fmt: skip
-
-    def show(self, event: Event) -> None:
-        """Show what has happened to a run."""
-        if isinstance(event, Started):
-            self._bars[event.name] = self._tqdm(
-                total=self._specs[event.name].total_timesteps,
-                desc=f"{event.name:<{self._width}}",
-                unit="step",
-                unit_scale=True,
-                leave=False,
-                disable=None,
-            )
-        elif isinstance(event, Progress):
-            self._advance(self._bars[event.name], event)
-        else:
-            self._bars.pop(event.name).close()
-            self._bars[""].update()
-
-    def _advance(self, bar: Any, event: Progress) -> None:
-        if event.timesteps >= bar.total:
-            bar.set_description(f"{event.name:<{self._width}} (evaluating)")
-        bar.update(min(event.timesteps, bar.total) - bar.n)
-
-    def saved(self, finished: Finished) -> None:
-        """Say that a run is done."""
-        result = finished.result
-        self.write(f"{finished.name}: trained {result.timesteps} steps in {result.seconds:.0f} s")
-
-    def write(self, line: str) -> None:
-        """Write a line above the bars."""
-        self._tqdm.write(line)
-
-    def write_once(self, line: str) -> None:
-        """Write a line unless it is the one said last."""
-        if line != self._said:
-            self._said = line
-            self.write(line)
-
-    def wait(self) -> None:
-        """Let a moment pass."""
-        time.sleep(IDLE_SECONDS)
-
-    def close(self) -> None:
-        """Take the bars away."""
-        for bar in self._bars.values():
-            bar.close()
