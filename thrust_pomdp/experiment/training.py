@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
@@ -112,8 +112,19 @@ def evaluate(
 
     :return: the episodes' returns, unscaled
     """
+    return play_fresh(spec, model, model.get_vec_normalize_env(), n_episodes, deterministic)
+
+
+def play_fresh(
+    spec: RunSpec,
+    model: BaseAlgorithm,
+    normalizer: VecNormalize | None,
+    n_episodes: int,
+    deterministic: bool,
+) -> list[float]:
+    """Return the returns of fresh episodes, seen through a trained normaliser."""
     n_envs = min(n_episodes, _EVALUATION_ENVS)
-    env = make_evaluation_env(spec, n_envs, spec.evaluation_seed, model.get_vec_normalize_env())
+    env = make_evaluation_env(spec, n_envs, spec.evaluation_seed, normalizer)
     returns = play(model, env, n_episodes, deterministic)
     env.close()
     return returns
