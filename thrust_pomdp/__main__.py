@@ -11,6 +11,8 @@ from thrust_pomdp.experiment.names import with_near_names
 #: Command -> what it does; each is a module of ``thrust_pomdp.experiment.commands``.
 COMMANDS = {
     "compare": "train contestants on identical streams and show whether memory pays",
+    "sweep": "models or trainings over a grid of environment parameters, as heat maps",
+    "tune": "look for a recipe that compare takes",
 }
 
 

@@ -116,6 +116,13 @@ class Recipe:
         hyperparameters = mapping.pop("hyperparameters")
         return {**mapping, **hyperparameters}
 
+    def as_entry(self, arm: Arm) -> dict[str, Any]:
+        """Return the recipe as an entry of a file: without what the arm decides."""
+        fixed = RUNNER_KEYS - arm.recipe_keys
+        mapping = self.as_mapping()
+        absent = {key for key in ("normalize", "policy") if mapping[key] is None}
+        return {key: value for key, value in mapping.items() if key not in fixed | absent}
+
     def with_changes(self, arm: Arm, changes: Mapping[str, Any]) -> Recipe:
         """Return the recipe with some keys changed.
 

@@ -130,7 +130,7 @@ def write_csv(found: Sequence[Cell], path: Path) -> None:
         writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
         for cell in found:
             means = [_number(cell.most_likely), _number(cell.sampled)]
-            values = [cell.parameters[name] for name in names]
+            values = [str(cell.parameters[name]) for name in names]
             writer.writerow([cell.arm, cell.seed, *values, *means])
 
 
@@ -212,18 +212,18 @@ def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) ->
 
 
 def _frame(axes: Any, grid: Grid, trained_at: Mapping[str, Any] | None) -> None:
+    """Frame the point where the runs were trained, if it is one of the grid."""
     from matplotlib.patches import Rectangle
 
-    point = [trained_at.get(name) if trained_at else None for name in grid]
-    if trained_at is None or not all(
-        name in trained_at and value in grid[name] for name, value in zip(grid, point, strict=True)
-    ):
+    if trained_at is None:
         return
-    row, *column = (list(grid[name]).index(value) for name, value in zip(grid, point, strict=True))
-    corner = ((column[0] if column else 0) - 0.5, row - 0.5)
-    axes.add_patch(
-        Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.5, clip_on=False)
-    )
+    # An argument that was not given is None, as it is for the environments here.
+    point = {name: trained_at.get(name) for name in grid}
+    if all(point[name] in values for name, values in grid.items()):
+        row, *column = (list(values).index(point[name]) for name, values in grid.items())
+        corner = ((column[0] if column else 0) - 0.5, row - 0.5)
+        style: dict[str, Any] = {"edgecolor": "#D55E00", "linewidth": 2.5, "clip_on": False}
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, **style))
 
 
 def possible(

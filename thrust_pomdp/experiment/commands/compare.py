@@ -19,10 +19,16 @@ from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's arguments."""
+def parser(add_help: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments.
+
+    :param add_help: whether it knows ``--help``; who takes over these arguments has their own
+    """
     made = argparse.ArgumentParser(
-        "compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=add_help,
     )
     options.add_env_options(made)
     made.add_argument(

@@ -104,7 +104,7 @@ def add_running_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         type=positive,
-        default=_cpus(),
+        default=cpus(),
         help="runs at the same time, one thread each (%(default)s, the cores)",
     )
     parser.add_argument(
@@ -115,7 +115,8 @@ def add_running_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _cpus() -> int:
+def cpus() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
