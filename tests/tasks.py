@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,3 +25,15 @@ class DiesOnce:
         if self.mark.read_text().count("\n") == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return Finished(self.name, os.environ["OMP_NUM_THREADS"], {})
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """Takes long and tells nothing on the way."""
+
+    name: str
+
+    def do(self, report) -> Finished:
+        report(1)
+        time.sleep(600)
+        return Finished(self.name, None, {})

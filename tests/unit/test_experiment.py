@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
 from thrust_pomdp.experiment import report, training
@@ -29,6 +30,7 @@ from thrust_pomdp.experiment.training import (
     make_training_env,
     run,
 )
+from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.reference import LADDER
 
 TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
@@ -167,6 +169,25 @@ class TestEvaluations:
     def draw(self, model) -> list[float]:
         actions = [int(model.action_space.sample()) for _ in range(20)]
         return [th.rand(1).item(), random.random(), np.random.rand(), *actions]
+
+
+class TestEvaluationEnvironments:
+    @pytest.mark.parametrize("arm", ["lstm", "mlp-prev-action", "frame-stack"])
+    def test_they_show_what_the_policy_was_trained_on_and_the_rewards_as_they_are(self, arm):
+        one = Training(small(arm))
+        one.run()
+        trained = one.model.get_vec_normalize_env()
+        env = make_evaluation_env(small(arm), 3, 77, trained)
+        frozen = unwrap_vec_normalize(env)
+        before = trained.obs_rms.mean.copy()
+        assert not np.allclose(before, 0.0)
+        assert env.observation_space == one.model.observation_space
+        env.reset()
+        for _ in range(30):
+            _, rewards, _, _ = env.step(np.zeros(3, dtype=int))
+            assert (rewards == 1.0).all()
+        np.testing.assert_array_equal(frozen.obs_rms.mean, before)
+        np.testing.assert_array_equal(frozen.obs_rms.var, trained.obs_rms.var)
 
 
 class TestFiles:

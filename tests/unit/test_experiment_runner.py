@@ -358,6 +358,26 @@ class TestKilled:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    def test_a_worker_that_has_nothing_to_tell_ends_with_its_parent_too(self):
+        code = (
+            "from tasks import Sleeps\nfrom thrust_pomdp.experiment.engines import LocalEngine\n"
+            "for event in LocalEngine(1).run([Sleeps('one')]): print(event, flush=True)"
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        while "Progress" not in process.stdout.readline():
+            assert process.poll() is None
+        (worker,) = children(process.pid)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+
     def test_it_goes_on_where_it_was_and_no_worker_is_left(self, tmp_path):
         process = self.start(tmp_path)
         first = tmp_path / "runs" / "mlp-seed0.json"
