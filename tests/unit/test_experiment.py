@@ -1,34 +1,55 @@
-"""The comparison: streams, recipes, the runner's promises, the table and the picture."""
+"""A run of a comparison: its streams, what it gives, and how it is told in tables and pictures."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
+import pickle
+import random
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from stable_baselines3 import PPO
+import torch as th
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
-from thrust_pomdp import RecurrentPPO
-from thrust_pomdp.experiment import report
-from thrust_pomdp.experiment.recipes import RECIPES, recipe_for
-from thrust_pomdp.experiment.runner import Runner, load_result, save_result
-from thrust_pomdp.experiment.training import RunResult, RunSpec, make_model, make_training_env, run
+from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
+from thrust_pomdp.experiment import report, training
+from thrust_pomdp.experiment.arms import ARMS, find_arm
+from thrust_pomdp.experiment.progress import undisturbed
+from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.runs import curve_text
+from thrust_pomdp.experiment.training import (
+    RunResult,
+    RunSpec,
+    Training,
+    evaluate,
+    make_model,
+    make_training_env,
+    run,
+)
+from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.reference import LADDER
 
-ROOT = Path(__file__).parents[2]
 TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
 
 
 def spec(arm="lstm", seed=0, **kwargs) -> RunSpec:
     return RunSpec(arm, "FlickeringCartPole-v0", seed, **{**TINY, **kwargs})
+
+
+def small(arm: str, env_id: str = "FlickeringCartPole-v0", **kwargs) -> RunSpec:
+    """A run of two rollouts of 64 steps in each of two environments."""
+    recipe = recipe_for(arm, env_id)
+    changes = {"n_envs": 2, "n_timesteps": 256}
+    if not find_arm(arm).is_users:
+        changes |= {"n_steps": 64, "n_epochs": 2}
+        changes |= {"envs_per_minibatch": 1} if arm.startswith("lstm") else {"batch_size": 64}
+    data = recipe.with_changes(find_arm(arm), changes).as_mapping()
+    episodes = {"deterministic_episodes": 2, "stochastic_episodes": 3}
+    return RunSpec(arm, env_id, 0, hyperparams=data, **episodes, **kwargs)
 
 
 def result(arm="lstm", seed=0, **kwargs) -> RunResult:
@@ -55,19 +76,21 @@ class TestStreams:
         model = make_model(spec(arm, seed), env)  # seeds the environments, as training does
         model._setup_learn(1)
         rng = np.random.default_rng(len(arm))
-        frames = [[bool((obs == 0).all())] for obs in model._last_obs]
+        inside = env.unwrapped  # what the arm sees beside the frame is not blanked
+        frames = [[bool(blanked)] for blanked in inside.blanked]
         for _ in range(n_steps):
-            obs, _, dones, infos = env.step(rng.integers(0, 2, env.num_envs))
+            _, _, dones, infos = env.step(rng.integers(0, 2, env.num_envs))
             for idx, of_env in enumerate(frames):
                 if dones[idx]:
                     of_env.append(infos[idx]["blanked"])
-                of_env.append(bool((obs[idx] == 0).all()))
+                of_env.append(bool(inside.blanked[idx]))
         return [of_env[:n_steps] for of_env in frames]
 
-    def test_two_arms_see_the_same_blanking_whatever_they_do(self):
-        first, second = self.frames("lstm", 0), self.frames("mlp", 0)
-        assert first == second
-        assert len({tuple(of_env) for of_env in first}) == len(first)  # each env its own
+    @pytest.mark.parametrize("arm", [*ARMS, "arms_of_users:a2c"])
+    def test_all_arms_see_the_same_blanking_whatever_they_do(self, arm):
+        first, second = self.frames("lstm", 0), self.frames(arm, 0)
+        assert first == second[: len(first)]  # sb3-contrib has 16 environments, the others 8
+        assert len({tuple(of_env) for of_env in second}) == len(second)  # each env its own
 
     def test_runs_of_different_numbers_see_different_ones(self):
         assert self.frames("lstm", 0) != self.frames("lstm", 1)
@@ -78,35 +101,8 @@ class TestStreams:
             one = spec(seed=seed)
             used += [one.training_seed + env for env in range(64)]
             used += [one.evaluation_seed + env for env in range(100)]
+            used += [one.periodic_evaluation_seed + env for env in range(100)]
         assert len(set(used)) == len(used)
-
-
-class TestRecipes:
-    @pytest.mark.parametrize("arm", RECIPES)
-    @pytest.mark.parametrize(
-        "env_id",
-        ["MaskedCartPole-v0", "thrust_pomdp:BurstFlickeringCartPole-v0", "CartPole-v1"],
-    )
-    def test_every_arm_has_one_for_every_environment_and_its_arguments_are_taken(self, arm, env_id):
-        one = RunSpec(arm, env_id, 0)
-        model = make_model(one, make_training_env(one))
-        assert isinstance(model, {"lstm": RecurrentPPO, "mlp": PPO}[arm])
-        assert model.n_envs == one.recipe.n_envs
-
-    def test_a_prefix_does_not_hide_the_recipe(self):
-        assert recipe_for("lstm", "thrust_pomdp:MaskedCartPole-v0") is recipe_for(
-            "lstm", "MaskedCartPole-v0"
-        )
-
-    def test_an_unknown_arm_is_named(self):
-        with pytest.raises(ValueError, match="arm must be one of .* got 'gru'"):
-            recipe_for("gru", "CartPole-v1")
-
-    def test_the_learning_rate_falls_to_its_end(self):
-        one = spec()
-        model = make_model(one, make_training_env(one))
-        start, end = one.recipe.learning_rate
-        assert (model.lr_schedule(1.0), model.lr_schedule(0.0)) == (start, end)
 
 
 class TestRun:
@@ -123,41 +119,145 @@ class TestRun:
             assert getattr(first, name) == getattr(second, name), name
 
 
-class TestRunner:
-    def test_finished_runs_are_not_repeated(self, tmp_path, capsys):
-        specs = [spec(arm) for arm in ("lstm", "mlp")]
-        results = Runner(specs, tmp_path, jobs=2).run()
-        assert [r.spec["arm"] for r in results] == ["lstm", "mlp"]
-        times = [path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").iterdir())]
-        again = Runner(specs, tmp_path, jobs=2).run()
-        assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").iterdir())] == times
-        assert [r.deterministic for r in again] == [r.deterministic for r in results]
-        assert "finished before" in capsys.readouterr().out
+class TestEvaluations:
+    """Evaluations while training: what they are of, and that the training does not notice."""
 
-    def test_a_folder_made_with_other_settings_is_refused_with_the_difference(self, tmp_path):
-        (tmp_path / "runs").mkdir()
-        save_result(result(), tmp_path / "runs" / "lstm-seed0.json")
-        Runner([spec()], tmp_path, jobs=1)
-        with pytest.raises(ValueError, match="made with n_timesteps=2048, not 4096"):
-            Runner([spec(n_timesteps=4096)], tmp_path, jobs=1)
+    @pytest.mark.parametrize("arm", [*ARMS, "arms_of_users:dqn"])
+    def test_training_is_the_same_with_and_without_them_bit_for_bit(self, arm):
+        told = []
+        plain = Training(small(arm)).run()
+        watched = Training(small(arm, evaluations=2), evaluated=told.append).run()
+        for name in ("final", "best", "deterministic", "stochastic", "curve", "timesteps"):
+            assert getattr(plain, name) == getattr(watched, name), name
+        assert plain.evaluations == []
+        assert [evaluation[0] for evaluation in told] == [128, 256]
+        assert told == watched.evaluations
 
-    def test_a_run_that_fails_is_recorded_and_the_others_go_on(self, tmp_path):
-        failing = spec("mlp", env_kwargs={"flicker_prob": 2.0})
-        runner = Runner([failing, spec()], tmp_path, jobs=1)
-        assert [r.spec["arm"] for r in runner.run()] == ["lstm"]
-        assert runner.failed() == ["mlp-seed0"]
-        assert "flicker_prob must be" in (tmp_path / "runs" / "mlp-seed0.error.txt").read_text()
+    def test_they_are_evenly_spaced_and_the_last_is_of_the_finished_policy(self):
+        one = Training(small("lstm", evaluations=2))
+        result = one.run()
+        steps, seconds, deterministic, stochastic = zip(*result.evaluations, strict=True)
+        assert steps == (128, 256)
+        assert 0 < seconds[0] < seconds[1] <= result.seconds
+        assert all(1 <= mean <= 500 for mean in deterministic + stochastic)
+        again = one._periodic()._evaluate()
+        assert again[0] == deterministic[1]
 
-    def test_results_survive_their_file(self, tmp_path):
-        save_result(result(), tmp_path / "one.json")
-        assert json.loads((tmp_path / "one.json").read_text())["final"] == 100.0
-        loaded = load_result(tmp_path / "one.json")
-        assert report.rows([loaded]) == report.rows([result()])
-        assert os.listdir(tmp_path) == ["one.json"]
+    def test_their_time_is_none_of_the_training(self, monkeypatch):
+        monkeypatch.setattr(training, "play", lambda *args: time.sleep(0.5) or [1.0])
+        one = Training(small("lstm", evaluations=2))
+        started = time.perf_counter()
+        result = one.run()
+        total = time.perf_counter() - started
+        # Four pauses within the training and two after it.
+        assert result.seconds < total - 2.9
 
-    def test_needs_a_process(self, tmp_path):
-        with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
-            Runner([spec()], tmp_path, jobs=0)
+    def test_no_generator_and_no_mode_is_disturbed(self):
+        model = make_model(spec("mlp"), make_training_env(spec("mlp")))
+        drawn = []
+        for disturbs in (False, True):
+            model.set_random_seed(0)
+            model.policy.set_training_mode(True)
+            with undisturbed(model):
+                if disturbs:
+                    self.draw(model)
+                    model.policy.set_training_mode(False)
+            drawn.append(self.draw(model))
+            assert model.policy.training
+        assert drawn[0] == drawn[1]
+
+    def draw(self, model) -> list[float]:
+        actions = [int(model.action_space.sample()) for _ in range(20)]
+        return [th.rand(1).item(), random.random(), np.random.rand(), *actions]
+
+
+class TestEvaluationEnvironments:
+    @pytest.mark.parametrize("arm", ["lstm", "mlp-prev-action", "frame-stack"])
+    def test_they_show_what_the_policy_was_trained_on_and_the_rewards_as_they_are(self, arm):
+        one = Training(small(arm))
+        one.run()
+        trained = one.model.get_vec_normalize_env()
+        env = make_evaluation_env(small(arm), 3, 77, trained)
+        frozen = unwrap_vec_normalize(env)
+        before = trained.obs_rms.mean.copy()
+        assert not np.allclose(before, 0.0)
+        assert env.observation_space == one.model.observation_space
+        env.reset()
+        for _ in range(30):
+            _, rewards, _, _ = env.step(np.zeros(3, dtype=int))
+            assert (rewards == 1.0).all()
+        np.testing.assert_array_equal(frozen.obs_rms.mean, before)
+        np.testing.assert_array_equal(frozen.obs_rms.var, trained.obs_rms.var)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("arm", ["lstm-prev-action", "frame-stack"])
+    def test_a_model_comes_back_from_its_files_and_plays_the_same(self, tmp_path, arm):
+        one = Training(small(arm))
+        result = one.run()
+        files = one.files()
+        assert files.keys() == {".zip", ".normalizer.pkl"}
+        (tmp_path / "model.zip").write_bytes(files[".zip"])
+        model = type(one.model).load(tmp_path / "model.zip", device="cpu")
+        normalizer = pickle.loads(files[".normalizer.pkl"])
+        assert type(normalizer) is VecNormalizeVisible
+        env = make_training_env(small(arm))
+        model.set_env(env)
+        model.get_vec_normalize_env().obs_rms = normalizer.obs_rms
+        assert evaluate(small(arm), model, 2, deterministic=True) == result.deterministic
+
+    def test_run_saves_what_it_trained(self, tmp_path):
+        run(spec(), save_to=tmp_path / "one")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["one.normalizer.pkl", "one.zip"]
+        model = RecurrentPPO.load(tmp_path / "one.zip")
+        assert model.num_timesteps == 2048
+        VecNormalizeVisible.load(
+            str(tmp_path / "one.normalizer.pkl"), make_vec_env("FlickeringCartPole-v0")
+        )
+        data, _, _ = load_from_zip_file(tmp_path / "one.zip")
+        assert data["seed"] == spec().training_seed
+
+    def test_the_course_of_a_run_as_csv(self):
+        one = result(evaluations=[(2048, 1.5, 30.0, 20.0), (2100, 1.6, 31.0, 21.0)])
+        assert curve_text(one).splitlines() == [
+            "timesteps,training_return,training_seconds,most_likely,sampled",
+            "1024,50.00,,,",
+            "2048,100.00,1.50,30.00,20.00",
+            "2100,,1.60,31.00,21.00",
+        ]
+
+
+class TestProvenance:
+    def test_a_result_tells_recipe_versions_machine_and_sizes(self):
+        one = run(spec())
+        assert one.recipe["learning_rate"] == "lin_3e-3"
+        assert one.recipe["n_envs"] == 8
+        assert one.provenance["algorithm"] == "thrust_pomdp.ppo:RecurrentPPO"
+        assert one.provenance["versions"]["torch"] == th.__version__
+        assert one.provenance["machine"]["cpus"] >= 1
+        # An LSTM of 128 cells reading 4 numbers (4 gates, two biases) and two linear heads.
+        assert one.provenance["parameters"] == 4 * 128 * (4 + 128 + 2) + 3 * 128 + 3
+        assert json.loads(json.dumps(one.provenance)) == one.provenance
+
+
+class TestAnyEnvironment:
+    """What the runner must take besides its own environments."""
+
+    @pytest.mark.filterwarnings("ignore:.*initialised with render_mode:UserWarning")
+    @pytest.mark.parametrize("arm", ["lstm", "mlp-prev-action", "sb3-contrib"])
+    @pytest.mark.parametrize(
+        ("env_id", "env_kwargs"),
+        [
+            ("Pendulum-v1", {}),
+            ("sensor_envs:AnyEnv-v0", {"observation": "number", "action": "vector"}),
+            ("sensor_envs:AnyEnv-v0", {"observation": "image", "action": "numbers"}),
+        ],
+    )
+    def test_arms_train_on_it(self, arm, env_id, env_kwargs):
+        one = small(arm, env_id, env_kwargs=env_kwargs, evaluations=1)
+        outcome = run(one)
+        assert outcome.timesteps == 256
+        assert len(outcome.deterministic) == 2
 
 
 class TestReport:
@@ -216,59 +316,3 @@ class TestReport:
         assert len(axes.lines) == 3 + 5
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert labels == ["LSTM (RecurrentPPO)", "memoryless (SB3 PPO)"]
-
-
-class TestCompareScript:
-    def call(self, *arguments: str, **kwargs) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "compare.py"), *arguments],
-            capture_output=True, text=True, timeout=300, **kwargs,
-        )  # fmt: skip
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--env", "FlickeringCartpole-v0"], "Did you mean"),
-            (["--env-kwargs", "flicker_prob:1.5"], "flicker_prob must be a probability"),
-            (["--env-kwargs", "flicker_prob=1.5"], "expected name:value"),
-            (["--arms", "gru"], "invalid choice"),
-            (["--seeds", "0"], "must be at least 1"),
-            (["--n-timesteps", "-1"], "must be at least 1"),
-        ],
-    )
-    def test_bad_arguments_exit_with_2_and_a_message(self, arguments, message, tmp_path):
-        done = self.call(*arguments, "--out", str(tmp_path))
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_an_interrupt_keeps_what_is_finished(self, tmp_path):
-        (tmp_path / "runs").mkdir()
-        # So many steps that the other run cannot end before the interrupt, however fast it is.
-        steps = 10_000_000
-        finished = result("mlp", spec=dataclasses.asdict(spec("mlp", n_timesteps=steps)))
-        save_result(finished, tmp_path / "runs" / "mlp-seed0.json")
-        arguments = [
-            "--arms",
-            "mlp",
-            "lstm",
-            "--n-timesteps",
-            str(steps),
-            "--eval-episodes",
-            "3",
-            "4",
-        ]
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "scripts" / "compare.py"), *arguments,
-             "--out", str(tmp_path)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        assert "finished before" in process.stdout.readline()
-        time.sleep(1.0)  # the other run is starting
-        os.killpg(process.pid, signal.SIGINT)  # as the terminal does
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "mlp" in out
-        assert "No result: lstm-seed0" in err
-        assert "Traceback" not in err
-        assert (tmp_path / "summary.csv").read_text().count("\n") == 2

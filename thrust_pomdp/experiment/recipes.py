@@ -1,15 +1,57 @@
-"""Arms of a comparison and the recipes they are trained with.
+"""Recipes: how an arm is trained on an environment, as data in rl-zoo's words.
 
-A recipe is data: the arguments of the algorithm in SB3's words, and how its environments are made.
-Each arm has a recipe of its own for each environment it was tuned on, since one tuned for another
-contestant would be an unfair baseline.
+The tuned ones are in ``hyperparams/ARM.yml``, a recipe per environment id, since one tuned for
+another contestant would be an unfair baseline. The matched ones (``hyperparams/matched.yml``) give
+every arm the same learning rate, schedule, epochs, minibatches, network widths and normalisation.
+
+Keys are the algorithm's arguments, and:
+
+``n_timesteps``
+    environment steps, all environments together
+``n_envs``
+    environments side by side
+``normalize``
+    arguments of ``VecNormalizeVisible``, or true for its defaults, which normalise rewards too
+``reward_scale``
+    factor on the rewards the learner sees; results are reported unscaled
+``frame_stack``
+    frames shown at once (the arm ``frame-stack`` and arms of your own)
+``previous_action``
+    show the last action (arms of your own; the arms here do or do not by what they are)
+``policy``
+    the policy's name; by default the one that fits the observations
+
+``learning_rate``, ``clip_range`` and ``clip_range_vf`` may be ``lin_START``, which falls to 0, or
+``lin_START_END``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
 from typing import Any
+
+from thrust_pomdp.arguments import check_count, check_flag, check_positive
+from thrust_pomdp.experiment.arms import (
+    ARM_LABELS,
+    ARMS,
+    RUNNER_KEYS,
+    RUNNERS_ARGUMENTS,
+    Arm,
+    check_keys_of_factory,
+    find_arm,
+)
+from thrust_pomdp.experiment.names import with_near_names
+from thrust_pomdp.experiment.values import SCHEDULED, parse_dict, parse_schedule
+
+__all__ = ["ARM_LABELS", "Recipe", "matched_recipe_for", "read_recipes", "recipe_for"]
+
+#: Arguments of ``VecNormalizeVisible`` that a recipe may give.
+_NORMALIZE_KEYS = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
+                   "norm_obs_keys")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -18,114 +60,240 @@ class Recipe:
 
     :param n_timesteps: environment steps, all environments together
     :param n_envs: environments side by side
+    :param normalize: arguments of ``VecNormalizeVisible``; None for no normaliser
     :param reward_scale: factor on the rewards the learner sees; results are reported unscaled
-    :param learning_rate: its value at the start and at the end, linear in between
-    :param hyperparameters: further arguments of the algorithm
+    :param frame_stack: frames shown at once
+    :param previous_action: whether the last action is shown
+    :param policy: the policy's name; None for the one that fits the observations
+    :param hyperparameters: arguments of the algorithm, schedules as text
     """
 
     n_timesteps: int
-    n_envs: int
-    learning_rate: tuple[float, float]
+    n_envs: int = 1
+    normalize: Mapping[str, Any] | None = None
     reward_scale: float = 1.0
+    frame_stack: int = 1
+    previous_action: bool = False
+    policy: str | None = None
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_mapping(cls, arm: Arm, mapping: Mapping[str, Any]) -> Recipe:
+        """Read a recipe.
 
-def _shared_lstm(hidden_size: int) -> dict[str, Any]:
-    """One LSTM for actor and critic, trained by both, straight to linear heads."""
-    return {
-        "lstm_hidden_size": hidden_size,
-        "shared_lstm_critic_gradient": True,
-        "net_arch": [],
-    }
+        :param arm: whose it is
+        :param mapping: keys and values as in the files
+        :raises ValueError: for keys the arm does not take, values that cannot be, or no budget
+        """
+        _check_keys(arm, mapping)
+        if "n_timesteps" not in mapping:
+            raise ValueError(f"a recipe needs n_timesteps, that of {arm.name} has none")
+        others = {key: value for key, value in mapping.items() if key not in RUNNER_KEYS}
+        return cls(
+            n_timesteps=_whole("n_timesteps", mapping["n_timesteps"]),
+            n_envs=_whole("n_envs", mapping.get("n_envs", 1)),
+            normalize=_normalize(mapping.get("normalize")),
+            reward_scale=check_positive("reward_scale", mapping.get("reward_scale", 1.0)),
+            frame_stack=_whole("frame_stack", mapping.get("frame_stack", 1)),
+            previous_action=arm.previous_action
+            or check_flag("previous_action", mapping.get("previous_action", False)),
+            policy=mapping.get("policy"),
+            hyperparameters=_hyperparameters(others),
+        )
+
+    @classmethod
+    def from_data(cls, arm: Arm, data: Mapping[str, Any]) -> Recipe:
+        """Read what :meth:`as_mapping` returned.
+
+        :raises ValueError: as :meth:`from_mapping`
+        """
+        fixed = RUNNER_KEYS - arm.recipe_keys
+        return cls.from_mapping(arm, {key: data[key] for key in data if key not in fixed})
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the recipe as data: what the files contain, with all defaults said."""
+        mapping = asdict(self)
+        hyperparameters = mapping.pop("hyperparameters")
+        return {**mapping, **hyperparameters}
+
+    def as_entry(self, arm: Arm) -> dict[str, Any]:
+        """Return the recipe as an entry of a file: without what the arm decides."""
+        fixed = RUNNER_KEYS - arm.recipe_keys
+        mapping = self.as_mapping()
+        absent = {key for key in ("normalize", "policy") if mapping[key] is None}
+        return {key: value for key, value in mapping.items() if key not in fixed | absent}
+
+    def with_changes(self, arm: Arm, changes: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with some keys changed.
+
+        :raises ValueError: as :meth:`from_mapping`
+        """
+        _check_keys(arm, changes)
+        return Recipe.from_data(arm, {**self.as_mapping(), **changes})
 
 
-_LSTM_FLICKERING = Recipe(
-    n_timesteps=200_000,
-    n_envs=8,
-    learning_rate=(3e-3, 0.0),
-    reward_scale=0.02,
-    hyperparameters={
-        "n_steps": 128,
-        "envs_per_minibatch": 4,
-        "n_epochs": 8,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "ent_coef": 0.003,
-        "clip_range_vf": 0.2,
-        "policy_kwargs": _shared_lstm(128),
-    },
-)
+def _check_keys(arm: Arm, mapping: Mapping[str, Any]) -> None:
+    unknown = frozenset(mapping) - arm.recipe_keys
+    for key in sorted(unknown):
+        if key in RUNNERS_ARGUMENTS:
+            raise ValueError(f"{key!r} is no key of a recipe: the runner gives it to every arm")
+        if arm.is_users:
+            continue
+        if key in ("previous_action", "frame_stack"):
+            raise ValueError(f"{key!r} is no key of arm {arm.name}'s recipes: what an arm sees is "
+                             "what it is; there are arms that see more")  # fmt: skip
+        raise _unknown_key(arm, key)
+    if arm.is_users and unknown:
+        check_keys_of_factory(arm, unknown)
 
-_LSTM_MASKED = Recipe(
-    n_timesteps=50_000,
-    n_envs=8,
-    learning_rate=(3e-3, 1.5e-4),
-    reward_scale=0.02,
-    hyperparameters={
-        "n_steps": 256,
-        "envs_per_minibatch": 2,
-        "n_epochs": 12,
-        "gamma": 0.99,
-        "gae_lambda": 0.98,
-        "ent_coef": 0.003,
-        "policy_kwargs": _shared_lstm(64),
-    },
-)
 
-_LSTM_BURST = Recipe(
-    n_timesteps=300_000,
-    n_envs=16,
-    learning_rate=(1.5e-3, 0.0),
-    reward_scale=0.02,
-    hyperparameters={
-        "n_steps": 256,
-        "envs_per_minibatch": 8,
-        "n_epochs": 8,
-        "gamma": 0.98,
-        "gae_lambda": 0.98,
-        "ent_coef": 0.0,
-        "policy_kwargs": _shared_lstm(64),
-    },
-)
+def _unknown_key(arm: Arm, key: str) -> ValueError:
+    message = f"arm {arm.name} takes no {key!r} in a recipe"
+    takers = [name for name, other in ARMS.items() if key in other.recipe_keys]
+    if takers:
+        return ValueError(f"{message}; {takers[0]}.{key} changes it for {takers[0]} alone")
+    return ValueError(with_near_names(message, key, arm.recipe_keys))
 
-_MLP = Recipe(
-    n_timesteps=200_000,
-    n_envs=8,
-    learning_rate=(1e-3, 0.0),
-    reward_scale=0.02,
-    hyperparameters={
-        "n_steps": 256,
-        "batch_size": 256,
-        "n_epochs": 10,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "ent_coef": 0.01,
-    },
-)
 
-#: arm -> environment id -> recipe; ``"default"`` for environments without one of their own.
-RECIPES: dict[str, dict[str, Recipe]] = {
-    "lstm": {
-        "default": _LSTM_FLICKERING,
-        "MaskedCartPole-v0": _LSTM_MASKED,
-        "BurstFlickeringCartPole-v0": _LSTM_BURST,
-        "MaskedFlickeringCartPole-v0": _LSTM_BURST,
-    },
-    "mlp": {"default": _MLP},
-}
+def _whole(name: str, value: Any) -> int:
+    """Read a count; rl-zoo writes them as ``!!float 1e5``."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    return check_count(name, int(number) if number.is_integer() else value)
 
-#: What the arms are called in tables and plots.
-ARM_LABELS = {"lstm": "LSTM (RecurrentPPO)", "mlp": "memoryless (SB3 PPO)"}
+
+def _normalize(value: Any) -> dict[str, Any] | None:
+    if value is None or value is False:
+        return None
+    options = {} if value is True else parse_dict("normalize", value)
+    for key in options:
+        if key not in _NORMALIZE_KEYS:
+            message = f"normalize takes no {key!r}"
+            raise ValueError(with_near_names(message, str(key), _NORMALIZE_KEYS))
+    return options
+
+
+def _hyperparameters(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Check schedules and read what is written as ``dict(...)``; the algorithm checks the rest."""
+    values = dict(mapping)
+    for key in SCHEDULED:
+        if key in values:
+            parsed = parse_schedule(key, values[key])
+            values[key] = parsed if isinstance(parsed, float) else values[key]
+    if values.get("policy_kwargs") is not None:
+        values["policy_kwargs"] = parse_dict("policy_kwargs", values["policy_kwargs"])
+    return {key: _number(value) for key, value in values.items()}
+
+
+def _number(value: Any) -> Any:
+    """Read what YAML 1.1 takes for text: ``1e-3``, without a point."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def recipe_for(arm: str, env_id: str) -> Recipe:
-    """Return the recipe of an arm on an environment.
+    """Return the tuned recipe of an arm on an environment.
 
-    :param arm: a key of :data:`RECIPES`
+    :param arm: its name, or ``module:factory``
     :param env_id: an environment id, with or without its ``module:`` prefix
     :raises ValueError: for an unknown arm
     """
-    if arm not in RECIPES:
-        raise ValueError(f"arm must be one of {tuple(RECIPES)}, got {arm!r}")
-    recipes = RECIPES[arm]
-    return recipes.get(env_id.rsplit(":", 1)[-1], recipes["default"])
+    found = find_arm(arm)
+    recipes = _packaged(found.name if found.name in ARMS else "own")
+    return Recipe.from_mapping(found, _of_env(recipes, env_id) or {})
+
+
+def matched_recipe_for(arm: str, env_id: str) -> Recipe:
+    """Return the recipe in which all arms agree.
+
+    Learning rate, schedule, epochs, steps per minibatch, discounting, normalisation, budget and the
+    widths of the networks are the same; a recurrent arm has an LSTM where a memoryless one has its
+    first dense layer, of the same width.
+
+    :param arm: its name
+    :param env_id: an environment id, with or without its ``module:`` prefix
+    :raises ValueError: for an unknown arm, and for one of the user's own
+    """
+    found = find_arm(arm)
+    if found.is_users:
+        raise ValueError(f"arm {arm} is your own: only the arms here have matched recipes")
+    shared = dict(_of_env(_packaged("matched"), env_id) or {})
+    kind = "recurrent" if found.recurrent else "memoryless"
+    kinds = {"recurrent": shared.pop("recurrent"), "memoryless": shared.pop("memoryless")}
+    if found.stacks_frames:
+        own = recipe_for(arm, env_id)
+        shared["frame_stack"] = own.frame_stack
+    return Recipe.from_mapping(found, {**shared, **kinds[kind]})
+
+
+def _of_env(recipes: Mapping[str, Any], env_id: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = recipes.get(env_id.rsplit(":", 1)[-1], recipes.get("default"))
+    return found
+
+
+@functools.cache
+def _packaged(name: str) -> dict[str, dict[str, Any]]:
+    text = resources.files("thrust_pomdp.experiment").joinpath(f"hyperparams/{name}.yml")
+    loaded: dict[str, dict[str, Any]] = parse_yaml(text.read_text(encoding="utf-8"), f"{name}.yml")
+    return loaded
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Read YAML.
+
+    :param name: of the file, for messages
+    :raises ImportError: with the command that installs PyYAML
+    :raises ValueError: if it is no YAML
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ImportError(
+            "recipes are YAML files, which need PyYAML: pip install 'thrust-pomdp[compare]'"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from None
+
+
+def read_recipes(path: Path, arms: Iterable[str], env_id: str) -> dict[str, Recipe]:
+    """Read a user's file of recipes: by arm and environment id, or as rl-zoo's by id alone.
+
+    :param path: the file
+    :param arms: the arms to be trained
+    :param env_id: the environment
+    :return: by arm; arms that the file says nothing of are left out
+    :raises ValueError: if it is no such file, or says nothing of the environment
+    """
+    loaded = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(loaded, dict) or not all(isinstance(v, dict) for v in loaded.values()):
+        raise ValueError(f"{path} must map an arm's name to environment ids and these to recipes")
+    wanted = list(arms)
+    by_arm = any(name in ARMS or name in wanted for name in loaded)
+    found = {}
+    for name in wanted:
+        recipes = loaded.get(name) if by_arm else loaded
+        mapping = None if recipes is None else _of_env(recipes, env_id)
+        if mapping is not None:
+            found[name] = _read(path, name, mapping)
+    if not found:
+        raise ValueError(
+            f"{path} has no recipe of {', '.join(wanted)} for {env_id}, and none named default"
+        )
+    return found
+
+
+def _read(path: Path, arm: str, mapping: Any) -> Recipe:
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{path}: the recipe of {arm} must be a mapping, got {mapping!r}")
+    try:
+        return Recipe.from_mapping(find_arm(arm), mapping)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

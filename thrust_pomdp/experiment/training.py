@@ -2,211 +2,256 @@
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 import time
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3 import PPO
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.utils import LinearSchedule, safe_mean
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from thrust_pomdp import registration
-from thrust_pomdp.experiment.recipes import Recipe, recipe_for
-from thrust_pomdp.ppo import RecurrentPPO
-from thrust_pomdp.vec_env import make_vec_env
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.experiment import provenance
+from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
+from thrust_pomdp.experiment.progress import CurveCallback, EvaluationCallback, undisturbed
+from thrust_pomdp.experiment.recipes import Recipe
+from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
+from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule, resolve_classes
+from thrust_pomdp.experiment.vec_envs import (
+    VecScaleReward,
+    copy_statistics,
+    make_evaluation_env,
+    make_training_env,
+)
 
-#: Episodes whose mean is a point of the learning curve (SB3's ``stats_window_size``).
-CURVE_EPISODES = 100
+__all__ = [
+    "CURVE_EPISODES",
+    "RunResult",
+    "RunSpec",
+    "Training",
+    "VecScaleReward",
+    "evaluate",
+    "make_model",
+    "make_training_env",
+    "run",
+    "save_model",
+]
 
 #: Environments stepped side by side in an evaluation.
 _EVALUATION_ENVS = 100
 
-#: arm -> (algorithm, policy)
-_ALGORITHMS: dict[str, tuple[type[OnPolicyAlgorithm], str]] = {
-    "lstm": (RecurrentPPO, "MlpLstmPolicy"),
-    "mlp": (PPO, "MlpPolicy"),
-}
+#: (environment steps, seconds of training, mean with most likely actions, mean with sampled ones)
+Evaluation = tuple[int, float, float, float]
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """What one run does; equal specs give equal results on one machine.
+def make_model(spec: RunSpec, env: VecEnv, tensorboard_log: str | None = None) -> BaseAlgorithm:
+    """Make the untrained model of a run.
 
-    :param arm: a contestant's name
-    :param env_id: environment id
-    :param env_kwargs: its arguments
-    :param seed: number of the run. All arms with the same number see the same streams, and runs of
-        different numbers, and training and evaluation, see different ones.
-    :param n_timesteps: training budget in environment steps; the recipe's when None
-    :param deterministic_episodes: evaluation episodes acting by the most likely action
-    :param stochastic_episodes: evaluation episodes acting by sampling
+    :param spec: the run
+    :param env: what :func:`make_training_env` returned
+    :param tensorboard_log: folder of the TensorBoard log
+    :raises ValueError: for hyperparameters that cannot be
     """
-
-    arm: str
-    env_id: str
-    seed: int
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    n_timesteps: int | None = None
-    deterministic_episodes: int = 100
-    stochastic_episodes: int = 1000
-
-    @property
-    def name(self) -> str:
-        """Name of the run, used for its folder."""
-        return f"{self.arm}-seed{self.seed}"
-
-    @property
-    def training_seed(self) -> int:
-        """First of the consecutive seeds of the training environments."""
-        return 10_000 * (self.seed + 1)
-
-    @property
-    def evaluation_seed(self) -> int:
-        """First of the consecutive seeds of the evaluation environments."""
-        return self.training_seed + 5_000
-
-    @property
-    def recipe(self) -> Recipe:
-        """The arm's recipe for the environment."""
-        return recipe_for(self.arm, self.env_id)
-
-    @property
-    def total_timesteps(self) -> int:
-        """Training budget in environment steps."""
-        return self.n_timesteps or self.recipe.n_timesteps
-
-
-@dataclass
-class RunResult:
-    """What one run gave.
-
-    :param spec: the run, as a dict
-    :param final: mean return of the last 100 training episodes
-    :param best: best such mean met on the way
-    :param deterministic: returns of the evaluation episodes, most likely actions
-    :param stochastic: returns of the evaluation episodes, sampled actions
-    :param timesteps: environment steps trained
-    :param seconds: wall time of the training
-    :param curve: (environment steps, mean return of the last 100 training episodes)
-    """
-
-    spec: dict[str, Any]
-    final: float
-    best: float
-    deterministic: list[float]
-    stochastic: list[float]
-    timesteps: int
-    seconds: float
-    curve: list[tuple[int, float]]
-
-
-class VecScaleReward(VecEnvWrapper):
-    """Multiply the rewards the learner sees; episode statistics further in stay unscaled."""
-
-    def __init__(self, venv: VecEnv, scale: float) -> None:
-        super().__init__(venv)
-        self.scale = scale
-
-    def reset(self) -> VecEnvObs:
-        """Reset the environments."""
-        return self.venv.reset()
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """Step the environments and scale the rewards."""
-        obs, rewards, dones, infos = self.venv.step_wait()
-        return obs, rewards * np.float32(self.scale), dones, infos
-
-
-class _CurveCallback(BaseCallback):
-    """Records the learning curve at the end of each rollout and reports progress."""
-
-    def __init__(self, report: Callable[[int], None]) -> None:
-        super().__init__()
-        self.report = report
-        self.curve: list[tuple[int, float]] = []
-        self.best = -math.inf
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_end(self) -> None:
-        episodes = self.model.ep_info_buffer
-        if episodes:
-            mean = float(safe_mean([episode["r"] for episode in episodes]))
-            self.curve.append((self.num_timesteps, mean))
-            # The mean of fewer episodes would be a luckier number.
-            if len(episodes) == CURVE_EPISODES:
-                self.best = max(self.best, mean)
-        self.report(self.num_timesteps)
-
-
-def make_training_env(spec: RunSpec) -> VecScaleReward:
-    """Make the environments of a run: flicker, normaliser of what is visible, scaled rewards."""
-    registration.register_envs()
-    venv = make_vec_env(
-        spec.env_id, spec.recipe.n_envs, seed=spec.training_seed, env_kwargs=spec.env_kwargs
+    arm, recipe = find_arm(spec.arm), spec.recipe
+    factory = load_factory(arm)
+    arguments = algorithm_arguments(recipe)
+    if arm.is_users:
+        model = factory(env=env, seed=spec.training_seed, **arguments)
+        if not isinstance(model, BaseAlgorithm):
+            raise ValueError(f"{arm.name} must return an SB3 algorithm, got {model!r}")
+        model.tensorboard_log = model.tensorboard_log or tensorboard_log
+        return model
+    policy = recipe.policy or _policy_name(arm, env.observation_space)
+    made: BaseAlgorithm = factory(
+        policy,
+        env,
+        **arguments,
+        seed=spec.training_seed,
+        device="cpu",
+        stats_window_size=CURVE_EPISODES,
+        tensorboard_log=tensorboard_log,
     )
-    # The normaliser sits directly around the environments, where it finds their flags at once.
-    normalized = VecNormalizeVisible(venv, norm_reward=False)
-    return VecScaleReward(normalized, spec.recipe.reward_scale)
+    return made
 
 
-def make_model(spec: RunSpec, env: VecEnv) -> OnPolicyAlgorithm:
-    """Make the untrained model of a run."""
-    algorithm, policy = _ALGORITHMS[spec.arm]
-    start, end = spec.recipe.learning_rate
-    arguments: dict[str, Any] = {
-        **spec.recipe.hyperparameters,
-        "learning_rate": LinearSchedule(start, end, 1.0),
-        "seed": spec.training_seed,
-        "device": "cpu",
-        "stats_window_size": CURVE_EPISODES,
-    }
-    return algorithm(policy, env, **arguments)
+def algorithm_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Turn a recipe's data into what an algorithm takes: schedules and classes."""
+    arguments = dict(recipe.hyperparameters)
+    for key in SCHEDULED:
+        schedule = parse_schedule(key, arguments.get(key))
+        if isinstance(schedule, Linear):
+            arguments[key] = LinearSchedule(schedule.start, schedule.end, 1.0)
+    if arguments.get("policy_kwargs"):
+        arguments["policy_kwargs"] = resolve_classes(arguments["policy_kwargs"])
+    return arguments
+
+
+def _policy_name(arm: Arm, space: spaces.Space[Any]) -> str:
+    """Choose SB3's policy that fits the observations."""
+    if isinstance(space, spaces.Dict):
+        kind = "MultiInput"
+    else:
+        kind = "Cnn" if is_image_space(space) else "Mlp"
+    return f"{kind}LstmPolicy" if arm.recurrent else f"{kind}Policy"
 
 
 def evaluate(
-    spec: RunSpec, model: OnPolicyAlgorithm, n_episodes: int, deterministic: bool
+    spec: RunSpec, model: BaseAlgorithm, n_episodes: int, deterministic: bool
 ) -> list[float]:
     """Play fresh episodes with frozen statistics and memory carried through each episode.
 
     :return: the episodes' returns, unscaled
     """
-    venv = make_vec_env(
-        spec.env_id,
-        min(n_episodes, _EVALUATION_ENVS),
-        seed=spec.evaluation_seed,
-        env_kwargs=spec.env_kwargs,
-    )
-    env = VecNormalizeVisible(venv, training=False, norm_reward=False)
-    trained = model.get_vec_normalize_env()
-    assert trained is not None
-    env.obs_rms = deepcopy(trained.obs_rms)
+    return play_fresh(spec, model, model.get_vec_normalize_env(), n_episodes, deterministic)
+
+
+def play_fresh(
+    spec: RunSpec,
+    model: BaseAlgorithm,
+    normalizer: VecNormalize | None,
+    n_episodes: int,
+    deterministic: bool,
+) -> list[float]:
+    """Return the returns of fresh episodes, seen through a trained normaliser."""
+    n_envs = min(n_episodes, _EVALUATION_ENVS)
+    env = make_evaluation_env(spec, n_envs, spec.evaluation_seed, normalizer)
+    returns = play(model, env, n_episodes, deterministic)
+    env.close()
+    return returns
+
+
+def play(model: BaseAlgorithm, env: VecEnv, n_episodes: int, deterministic: bool) -> list[float]:
+    """Return the returns of fresh episodes."""
     returns, _ = evaluate_policy(
         model, env, n_episodes, deterministic=deterministic, return_episode_rewards=True
     )
-    env.close()
     assert isinstance(returns, list)
     return [float(value) for value in returns]
 
 
-def save_model(model: OnPolicyAlgorithm, stem: Path) -> None:
-    """Save what acting needs: the model, and the statistics its observations are normalised by."""
-    normalizer = model.get_vec_normalize_env()
-    assert normalizer is not None
+class _PeriodicEvaluation:
+    """Plays the same few episodes at each call, with most likely and with sampled actions."""
+
+    def __init__(self, spec: RunSpec, model: BaseAlgorithm) -> None:
+        self.spec = spec
+        self.model = model
+        self.trained = model.get_vec_normalize_env()
+        self.env = make_evaluation_env(
+            spec, PERIODIC_EPISODES, spec.periodic_evaluation_seed, self.trained
+        )
+        self.frozen = unwrap_vec_normalize(self.env)
+
+    def __call__(self) -> tuple[float, float]:
+        if self.trained is not None and self.frozen is not None:
+            copy_statistics(self.trained, self.frozen)
+        return self._mean(deterministic=True), self._mean(deterministic=False)
+
+    def _mean(self, deterministic: bool) -> float:
+        self.env.seed(self.spec.periodic_evaluation_seed)
+        return float(np.mean(play(self.model, self.env, PERIODIC_EPISODES, deterministic)))
+
+
+class Training:
+    """One run in progress: its environments, its model, and what it gives.
+
+    :param spec: what to do
+    :param report: called with the environment steps trained so far
+    :param evaluated: called with each evaluation during training; what it raises ends the run
+    :param tensorboard_log: folder of the TensorBoard log
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        report: Callable[[int], None] = lambda timesteps: None,
+        evaluated: Callable[[Evaluation], None] = lambda evaluation: None,
+        tensorboard_log: str | None = None,
+    ) -> None:
+        th.set_num_threads(1)
+        self.spec = spec
+        self.report = report
+        self.evaluated = evaluated
+        self.env = make_training_env(spec)
+        self.model = make_model(spec, self.env, tensorboard_log)
+
+    def run(self) -> RunResult:
+        """Train and evaluate."""
+        spec, model = self.spec, self.model
+        curve = CurveCallback(self.report)
+        periodic = self._periodic()
+        callbacks: list[BaseCallback] = [curve] if periodic is None else [curve, periodic]
+        start = time.perf_counter()
+        model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
+        seconds = time.perf_counter() - start - (0.0 if periodic is None else periodic.seconds)
+        self.env.close()
+        final = curve.curve[-1][1] if curve.curve else math.nan
+        return RunResult(
+            spec=asdict(spec),
+            final=final,
+            best=curve.best if math.isfinite(curve.best) else final,
+            deterministic=evaluate(spec, model, spec.deterministic_episodes, deterministic=True),
+            stochastic=evaluate(spec, model, spec.stochastic_episodes, deterministic=False),
+            timesteps=model.num_timesteps,
+            seconds=seconds,
+            curve=curve.curve,
+            evaluations=[] if periodic is None else periodic.evaluations,
+            recipe=spec.recipe.as_mapping(),
+            provenance=self._provenance(),
+        )
+
+    def _periodic(self) -> EvaluationCallback | None:
+        spec = self.spec
+        if spec.evaluations == 0:
+            return None
+        with undisturbed(self.model):
+            evaluation = _PeriodicEvaluation(spec, self.model)
+        return EvaluationCallback(
+            spec.total_timesteps, spec.evaluations, evaluation, self.evaluated
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        kind = type(self.model)
+        return {
+            "algorithm": f"{kind.__module__}:{kind.__qualname__}",
+            "parameters": sum(part.numel() for part in self.model.policy.parameters()),
+            "versions": provenance.versions(),
+            "machine": provenance.machine(),
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Return what :func:`save_model` writes, by the ending of the file's name."""
+        model = io.BytesIO()
+        self.model.save(model)
+        files = {".zip": model.getvalue()}
+        normalizer = self.model.get_vec_normalize_env()
+        if normalizer is not None:
+            files[".normalizer.pkl"] = pickle.dumps(normalizer)
+        return files
+
+
+def save_model(model: BaseAlgorithm, stem: Path) -> None:
+    """Save what acting needs.
+
+    ``NAME.zip`` is the model, for its algorithm's ``load``; ``NAME.normalizer.pkl``, where the
+    observations are normalised, is for ``VecNormalizeVisible.load``.
+
+    :param model: the model
+    :param stem: the files' name without an ending
+    """
     model.save(stem.with_name(f"{stem.name}.zip"))
-    normalizer.save(str(stem.with_name(f"{stem.name}.normalizer.pkl")))
+    normalizer = model.get_vec_normalize_env()
+    if normalizer is not None:
+        normalizer.save(str(stem.with_name(f"{stem.name}.normalizer.pkl")))
 
 
 def run(
@@ -220,24 +265,8 @@ def run(
     :param report: called with the environment steps trained so far
     :param save_to: where to save the trained model, without an ending (:func:`save_model`)
     """
-    th.set_num_threads(1)
-    env = make_training_env(spec)
-    model = make_model(spec, env)
-    callback = _CurveCallback(report)
-    start = time.perf_counter()
-    model.learn(spec.total_timesteps, callback=callback)
-    seconds = time.perf_counter() - start
+    training = Training(spec, report)
+    result = training.run()
     if save_to is not None:
-        save_model(model, save_to)
-    env.close()
-    final = callback.curve[-1][1] if callback.curve else math.nan
-    return RunResult(
-        spec=asdict(spec),
-        final=final,
-        best=callback.best if math.isfinite(callback.best) else final,
-        deterministic=evaluate(spec, model, spec.deterministic_episodes, deterministic=True),
-        stochastic=evaluate(spec, model, spec.stochastic_episodes, deterministic=False),
-        timesteps=model.num_timesteps,
-        seconds=seconds,
-        curve=callback.curve,
-    )
+        save_model(training.model, save_to)
+    return result

@@ -1,0 +1,336 @@
+"""Arms and recipes: who sees what, who is trained how, and what is refused with which words."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import json
+import sys
+
+import pytest
+import sb3_contrib
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.vec_env import VecFrameStack
+
+from thrust_pomdp import RecurrentPPO, VecNormalizeVisible
+from thrust_pomdp.experiment.arms import (
+    ARMS,
+    RUNNER_KEYS,
+    RUNNERS_ARGUMENTS,
+    check_installed,
+    check_spaces,
+    find_arm,
+)
+from thrust_pomdp.experiment.recipes import (
+    Recipe,
+    matched_recipe_for,
+    read_recipes,
+    recipe_for,
+)
+from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
+from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
+from thrust_pomdp.registration import ENVIRONMENTS
+from thrust_pomdp.vec_previous_action import VecPreviousAction
+
+FLICKERING = "FlickeringCartPole-v0"
+CLASSES = {
+    "lstm": RecurrentPPO,
+    "lstm-prev-action": RecurrentPPO,
+    "mlp": PPO,
+    "mlp-prev-action": PPO,
+    "frame-stack": PPO,
+    "sb3-contrib": sb3_contrib.RecurrentPPO,
+}
+
+
+def layers(env) -> list[type]:
+    found = []
+    while hasattr(env, "venv"):
+        found.append(type(env))
+        env = env.venv
+    return found
+
+
+class TestArms:
+    @pytest.mark.parametrize("arm", ARMS)
+    @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:TMaze-v0", "Acrobot-v1"])
+    def test_every_arm_is_made_for_every_environment_by_its_recipe(self, arm, env_id):
+        one = RunSpec(arm, env_id, 0)
+        model = make_model(one, make_training_env(one))
+        assert type(model) is CLASSES[arm]
+        assert model.n_envs == one.recipe.n_envs
+
+    def test_who_sees_the_last_action_or_several_frames_and_in_which_order(self):
+        def seen(arm: str) -> tuple[int, list[type]]:
+            env = make_training_env(RunSpec(arm, FLICKERING, 0))
+            return env.observation_space.shape[0], layers(env)[1:]
+
+        assert seen("lstm") == seen("mlp") == seen("sb3-contrib") == (4, [VecNormalizeVisible])
+        assert seen("lstm-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
+        assert seen("mlp-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
+        assert seen("frame-stack") == (16, [VecFrameStack, VecNormalizeVisible])
+
+    def test_an_arm_with_the_last_action_is_not_called_memoryless(self):
+        assert [name for name, arm in ARMS.items() if "memoryless" in arm.label] == ["mlp"]
+        assert "one bit of memory" in ARMS["mlp-prev-action"].label
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_the_keys_of_a_recipe_are_the_arguments_of_the_algorithm(self, arm):
+        arguments = inspect.signature(CLASSES[arm].__init__).parameters.keys()
+        assert arguments - RUNNERS_ARGUMENTS - {"self", "policy"} == ARMS[arm].keys
+
+    def test_pictures_and_dicts_get_the_policies_made_for_them(self):
+        picture = spaces.Box(0, 255, (36, 36, 1), "uint8")
+        for space, kind in ((picture, "Cnn"), (spaces.Dict({"a": picture}), "MultiInput")):
+            from thrust_pomdp.experiment.training import _policy_name
+
+            assert _policy_name(ARMS["lstm"], space) == f"{kind}LstmPolicy"
+            assert _policy_name(ARMS["mlp"], space) == f"{kind}Policy"
+
+    def test_an_unknown_arm_is_answered_with_near_names(self):
+        with pytest.raises(ValueError, match=r"arm must be one of .* got 'lsmt': did you mean lst"):
+            find_arm("lsmt")
+
+    @pytest.mark.parametrize(
+        ("arm", "observation", "action", "message"),
+        [
+            ("lstm", spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2), "FlattenObservation"),
+            (
+                "mlp",
+                spaces.Discrete(3),
+                spaces.Tuple([spaces.Discrete(2)]),
+                "its actions are Tuple",
+            ),
+            (
+                "sb3-contrib",
+                spaces.Discrete(3),
+                spaces.MultiBinary(2),
+                "its actions are MultiBinary",
+            ),
+            ("frame-stack", spaces.Discrete(3), spaces.Discrete(2), "only Box observations can be"),
+        ],
+    )
+    def test_an_environment_an_arm_cannot_take_is_refused_with_the_reason(
+        self, arm, observation, action, message
+    ):
+        with pytest.raises(
+            ValueError, match=f"arm {arm} cannot take this environment: .*{message}"
+        ):
+            check_spaces(ARMS[arm], observation, action)
+
+    def test_what_is_not_installed_is_told_with_the_command(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ValueError, match="pip install sb3-contrib"):
+            check_installed(ARMS["sb3-contrib"])
+
+
+class TestArmsOfUsers:
+    def test_any_factory_of_an_algorithm_is_one(self):
+        one = RunSpec("arms_of_users:a2c", FLICKERING, 3)
+        model = make_model(one, make_training_env(one))
+        assert isinstance(model, A2C)
+        assert model.seed == one.training_seed
+        assert one.name == "arms_of_users.a2c-seed3"
+
+    def test_its_recipes_may_say_what_it_sees_and_what_its_factory_takes(self):
+        arm = find_arm("arms_of_users:a2c")
+        changes = {"previous_action": True, "frame_stack": 2, "n_steps": 7, "gamma": "0.5"}
+        recipe = recipe_for(arm.name, FLICKERING).with_changes(arm, changes)
+        one = RunSpec(arm.name, FLICKERING, 0, hyperparams=recipe.as_mapping())
+        model = make_model(one, make_training_env(one))
+        assert (model.n_steps, model.gamma) == (7, 0.5)
+        assert model.observation_space.shape == (12,)
+
+    def test_what_its_factory_does_not_take_is_refused(self):
+        arm = find_arm("arms_of_users:dqn")
+        with pytest.raises(ValueError, match="arms_of_users:dqn takes no 'gamma' in a recipe"):
+            recipe_for(arm.name, FLICKERING).with_changes(arm, {"gamma": 0.9})
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("no_such_module:make", "No module named 'no_such_module'"),
+            ("arms_of_users:make", "has no attribute 'make'"),
+            ("math:pi", "must be a factory of an SB3 algorithm, got 3.14"),
+        ],
+    )
+    def test_what_is_none_is_refused_before_anything_is_trained(self, name, message):
+        with pytest.raises(ValueError, match=message):
+            check_installed(find_arm(name))
+
+    def test_a_factory_that_returns_no_algorithm_is_named(self):
+        one = RunSpec("arms_of_users:nothing", FLICKERING, 0)
+        with pytest.raises(ValueError, match="arms_of_users:nothing must return an SB3 algorithm"):
+            make_model(one, make_training_env(one))
+
+
+class TestRecipes:
+    @pytest.mark.parametrize("arm", ARMS)
+    @pytest.mark.parametrize("env_id", [*ENVIRONMENTS, "CartPole-v1", "SomeoneElses-v0"])
+    def test_every_arm_has_a_tuned_and_a_matched_one_for_every_environment(self, arm, env_id):
+        for recipe in (recipe_for(arm, env_id), matched_recipe_for(arm, env_id)):
+            assert recipe.n_timesteps >= 50_000
+            algorithm_arguments(recipe)
+
+    def test_a_prefix_does_not_hide_the_recipe(self):
+        prefixed = recipe_for("lstm", "thrust_pomdp:MaskedCartPole-v0")
+        assert prefixed == recipe_for("lstm", "MaskedCartPole-v0")
+        assert prefixed != recipe_for("lstm", FLICKERING)
+
+    def test_unknown_rewards_are_normalised_and_known_ones_scaled(self):
+        for arm in ARMS:
+            assert recipe_for(arm, "SomeoneElses-v0").normalize == {}  # VecNormalize's defaults
+            assert recipe_for(arm, "SomeoneElses-v0").reward_scale == 1.0
+            assert recipe_for(arm, FLICKERING).normalize == {"norm_reward": False}
+
+    def test_a_recipe_comes_back_from_its_data(self):
+        for name, arm in ARMS.items():
+            recipe = recipe_for(name, FLICKERING)
+            data = json.loads(json.dumps(recipe.as_mapping()))
+            assert Recipe.from_data(arm, data) == recipe
+            assert "hyperparameters" not in data
+
+    def test_the_learning_rate_falls_to_its_end(self):
+        one = RunSpec("lstm", "MaskedCartPole-v0", 0)
+        model = make_model(one, make_training_env(one))
+        assert (model.lr_schedule(1.0), model.lr_schedule(0.0)) == pytest.approx((3e-3, 1.5e-4))
+
+    def test_changes_keep_the_rest(self):
+        before = recipe_for("lstm", FLICKERING)
+        after = before.with_changes(ARMS["lstm"], {"n_steps": 64, "n_timesteps": 1e3})
+        assert after.n_timesteps == 1000
+        assert after.hyperparameters == {**before.hyperparameters, "n_steps": 64}
+
+    @pytest.mark.parametrize(
+        ("arm", "change", "message"),
+        [
+            ("lstm", {"n_step": 1}, "arm lstm takes no 'n_step' in a recipe: did you mean n_steps"),
+            ("mlp", {"window_state": "carry"}, "arm mlp takes no 'window_state'.* lstm.window_st"),
+            ("mlp", {"seed": 1}, "'seed' is no key of a recipe: the runner gives it"),
+            ("mlp", {"previous_action": True}, "what an arm sees is what it is"),
+            ("lstm", {"frame_stack": 2}, "what an arm sees is what it is"),
+            ("mlp", {"n_envs": 0}, "n_envs must be at least 1, got 0"),
+            ("mlp", {"n_timesteps": 1.5}, "n_timesteps must be a whole number, got 1.5"),
+            ("mlp", {"n_timesteps": "many"}, "n_timesteps must be a whole number, got 'many'"),
+            ("mlp", {"reward_scale": 0}, "reward_scale must be positive, got 0"),
+            ("mlp", {"normalize": {"norm": 1}}, "normalize takes no 'norm': did you mean norm_obs"),
+            ("mlp", {"learning_rate": "lin3"}, "learning_rate must be a number, lin_START or"),
+            ("mlp", {"clip_range": True}, "clip_range must be a number"),
+            ("mlp", {"policy_kwargs": 3}, "policy_kwargs must be a mapping, got 3"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, arm, change, message):
+        with pytest.raises(ValueError, match=message):
+            recipe_for(arm, FLICKERING).with_changes(ARMS[arm], change)
+
+    def test_without_a_budget_it_is_none(self):
+        with pytest.raises(ValueError, match="a recipe needs n_timesteps, that of mlp has none"):
+            Recipe.from_mapping(ARMS["mlp"], {"n_steps": 3})
+
+
+class TestMatchedRecipes:
+    @pytest.mark.parametrize("env_id", [*ENVIRONMENTS, "SomeoneElses-v0"])
+    def test_all_arms_agree_but_for_what_they_are(self, env_id):
+        of_arm = [matched_recipe_for(arm, env_id).as_mapping() for arm in ARMS]
+        for recipe in of_arm:
+            for own in ("policy_kwargs", "previous_action", "frame_stack"):
+                recipe.pop(own)
+        assert all(recipe == of_arm[0] for recipe in of_arm)
+        assert {"learning_rate", "n_epochs", "batch_size", "normalize"} <= of_arm[0].keys()
+
+    def test_networks_have_layers_of_the_same_widths(self):
+        def widths(arm: str) -> list[int]:
+            one = RunSpec(arm, FLICKERING, 0, hyperparams=matched_recipe_for(arm, FLICKERING)
+                          .as_mapping())  # fmt: skip
+            policy = make_model(one, make_training_env(one)).policy
+            dense = [m for m in policy.mlp_extractor.policy_net if isinstance(m, th.nn.Linear)]
+            lstm = [policy.lstm_actor.hidden_size] if ARMS[arm].recurrent else []
+            return lstm + [layer.out_features for layer in dense]
+
+        assert {arm: widths(arm) for arm in ARMS} == {arm: [64, 64] for arm in ARMS}
+
+    def test_a_users_arm_has_none(self):
+        with pytest.raises(ValueError, match="arm arms_of_users:a2c is your own"):
+            matched_recipe_for("arms_of_users:a2c", FLICKERING)
+
+
+class TestRecipeFiles:
+    def read(self, tmp_path, text: str, arms=("lstm", "mlp")):
+        (tmp_path / "mine.yml").write_text(text)
+        return read_recipes(tmp_path / "mine.yml", arms, FLICKERING)
+
+    def test_by_arm_and_environment_or_default(self, tmp_path):
+        text = f"lstm: {{{FLICKERING}: {{n_timesteps: 7}}}}\nmlp: {{default: {{n_timesteps: 8}}}}"
+        found = self.read(tmp_path, text)
+        assert {arm: recipe.n_timesteps for arm, recipe in found.items()} == {"lstm": 7, "mlp": 8}
+
+    def test_as_rl_zoo_has_them_for_every_arm(self, tmp_path):
+        text = (
+            f"{FLICKERING}:\n  n_timesteps: !!float 1e5\n  learning_rate: lin_1e-3\n  gamma: 5e-1"
+        )
+        found = self.read(tmp_path, text)
+        assert found["mlp"].n_timesteps == found["lstm"].n_timesteps == 100_000
+        assert found["mlp"].hyperparameters == {"learning_rate": "lin_1e-3", "gamma": 0.5}
+
+    def test_an_arm_it_says_nothing_of_keeps_its_own(self, tmp_path):
+        assert self.read(tmp_path, "lstm: {default: {n_timesteps: 7}}").keys() == {"lstm"}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: [", "mine.yml is no YAML"),
+            ("- 1", "must map an arm's name"),
+            ("lstm: 3", "must map an arm's name"),
+            ("lstm: {default: 3}", "the recipe of lstm must be a mapping, got 3"),
+            ("lstm: {Other-v0: {n_timesteps: 7}}", "has no recipe of lstm, mlp for Flickering"),
+            ("lstm: {default: {n_timestep: 7}}", "mine.yml: arm lstm takes no 'n_timestep'"),
+            ("!!python/object/apply:os.getcwd []", "is no YAML"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, tmp_path, text, message):
+        with pytest.raises(ValueError, match=message):
+            self.read(tmp_path, text)
+
+
+class TestValues:
+    @pytest.mark.parametrize("module", ["values", "names"])
+    def test_the_examples_in_the_docstrings_run(self, module):
+        result = doctest.testmod(importlib.import_module(f"thrust_pomdp.experiment.{module}"))
+        assert result.attempted > 0
+        assert result.failed == 0
+
+    @pytest.mark.parametrize("value", ["lin", "lin_", "lin_a", "lin_1_b", "exp_1", "nan", True, []])
+    def test_a_schedule_is_a_number_or_linear(self, value):
+        with pytest.raises(ValueError, match="clip_range must be a number"):
+            parse_schedule("clip_range", value)
+
+    def test_a_schedule_may_rise_and_be_absent(self):
+        assert parse_schedule("clip_range_vf", "lin_0.1_0.3") == Linear(0.1, 0.3)
+        assert parse_schedule("clip_range_vf", None) is None
+
+    def test_names_of_torch_become_classes(self):
+        text = "dict(activation_fn=nn.ReLU, net_arch=[dict(pi=[64])], optimizer_class=th.optim.SGD)"
+        data = parse_dict("policy_kwargs", text)
+        assert json.loads(json.dumps(data)) == data
+        assert resolve_classes(data) == {
+            "activation_fn": th.nn.ReLU, "net_arch": [{"pi": [64]}],
+            "optimizer_class": th.optim.SGD,
+        }  # fmt: skip
+        with pytest.raises(ValueError, match="torch has no class nn.ReLUU"):
+            resolve_classes(["nn.ReLUU"])
+
+    @pytest.mark.parametrize("text", ["dict(3)", "dict(**{})", "open('x')", "dict(a=f())", "1 +"])
+    def test_no_code_is_run(self, text):
+        with pytest.raises(ValueError, match="policy_kwargs must be a mapping"):
+            parse_dict("policy_kwargs", text)
+
+
+def test_runner_keys_are_no_arguments_of_algorithms():
+    for algorithm in CLASSES.values():
+        arguments = inspect.signature(algorithm.__init__).parameters.keys()
+        assert arguments & RUNNER_KEYS == {"policy"}

@@ -1,0 +1,408 @@
+"""The runner's promises: what is finished is kept, whatever happens, and nothing is mixed up."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from thrust_pomdp.experiment import folder as folders
+from thrust_pomdp.experiment import runner as runners
+from thrust_pomdp.experiment.engines import (
+    Failed,
+    Finished,
+    Job,
+    LocalEngine,
+    Progress,
+    Started,
+    perform,
+)
+from thrust_pomdp.experiment.folder import ComparisonFolder
+from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.runner import Runner, load_result, save_result
+from thrust_pomdp.experiment.runs import RunResult, RunSpec
+
+ROOT = Path(__file__).parents[2]
+TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
+
+
+def spec(arm="lstm", seed=0, **kwargs) -> RunSpec:
+    return RunSpec(arm, "FlickeringCartPole-v0", seed, **{**TINY, **kwargs})
+
+
+def result(one: RunSpec, **kwargs) -> RunResult:
+    values = {
+        "final": 100.0,
+        "best": 200.0,
+        "deterministic": [300.0, 302.0, 304.0],
+        "stochastic": [400.0] * 4,
+        "timesteps": 2048,
+        "seconds": 1.5,
+        "curve": [(1024, 50.0), (2048, 100.0)],
+        "recipe": one.recipe.as_mapping(),
+    }
+    return RunResult(spec=dataclasses.asdict(one), **{**values, **kwargs})
+
+
+class InstantEngine:
+    """Finishes every run at once, or does what is said of its arm."""
+
+    def __init__(self, **of_arm: object) -> None:
+        self.of_arm = of_arm
+        self.done: list[str] = []
+
+    def run(self, tasks):
+        for job in tasks:
+            name = job.spec.name
+            yield Started(name)
+            yield Progress(name, 1024)
+            yield None
+            outcome = self.of_arm.get(job.spec.arm)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self.done.append(name)
+            yield outcome or Finished(name, result(job.spec), {".zip": b"model"})
+
+
+def run(specs, path, **of_arm) -> tuple[list[RunResult], InstantEngine, Runner]:
+    engine = InstantEngine(**of_arm)
+    runner = Runner(specs, path, engine=engine)
+    return runner.run(), engine, runner
+
+
+class TestFinishedRuns:
+    def test_are_not_repeated_and_come_in_order(self, tmp_path, capsys):
+        specs = [spec(arm) for arm in ("lstm", "mlp")]
+        run(specs[1:], tmp_path)
+        found, engine, _ = run(specs, tmp_path)
+        assert engine.done == ["lstm-seed0"]
+        assert [one.spec["arm"] for one in found] == ["lstm", "mlp"]
+        assert f"mlp-seed0: finished before, in {tmp_path}" in capsys.readouterr().out
+
+    def test_stand_beside_their_model_and_course(self, tmp_path):
+        run([spec()], tmp_path)
+        assert (tmp_path / "runs" / "lstm-seed0.zip").read_bytes() == b"model"
+        course = (tmp_path / "runs" / "lstm-seed0.csv").read_text()
+        assert course.splitlines()[1:] == ["1024,50.00,,,", "2048,100.00,,,"]
+        assert sorted(os.listdir(tmp_path)) == [".lock", "comparison.json", "runs"]
+
+    def test_a_run_counts_as_finished_only_once_all_of_it_is_there(self, tmp_path, monkeypatch):
+        written = []
+        whole = folders.write_whole
+        monkeypatch.setattr(
+            folders, "write_whole", lambda path, _: (written.append(path.name), whole(path, _))
+        )
+        run([spec()], tmp_path)
+        assert written[-1] == "lstm-seed0.json"
+
+    def test_leftovers_of_a_killed_writer_are_cleared_away(self, tmp_path):
+        run([spec()], tmp_path)
+        (tmp_path / "runs" / "mlp-seed0.json.x.unfinished").write_text("half")
+        run([spec(), spec("mlp")], tmp_path)
+        assert not list(tmp_path.rglob("*.unfinished"))
+
+    def test_survive_their_file(self, tmp_path):
+        save_result(result(spec()), tmp_path / "one.json")
+        loaded = load_result(tmp_path / "one.json")
+        assert dataclasses.asdict(loaded) == json.loads(json.dumps(vars(result(spec()))))
+        assert os.listdir(tmp_path) == ["one.json"]
+
+    def test_a_spoilt_file_is_named(self, tmp_path):
+        run([spec()], tmp_path)
+        path = tmp_path / "runs" / "lstm-seed0.json"
+        path.write_text(path.read_text()[:100])
+        with pytest.raises(ValueError, match=r"lstm-seed0\.json does not hold the result of a run"):
+            Runner([spec()], tmp_path)
+
+    def test_those_of_the_first_version_are_taken(self, tmp_path):
+        path = tmp_path / "runs" / "lstm-seed0.json"
+        path.parent.mkdir()
+        old = {key: value for key, value in vars(result(spec())).items() if key != "recipe"}
+        for key in ("evaluations", "provenance"):
+            old.pop(key)
+        for key in ("evaluations", "hyperparams", "label"):
+            old["spec"].pop(key)
+        path.write_text(json.dumps(old))
+        assert run([spec()], tmp_path)[1].done == []
+
+
+class TestFailedRuns:
+    FAILED = Failed("mlp-seed0", "Traceback ...\nValueError: no such thing\n")
+
+    def test_are_recorded_and_the_others_go_on(self, tmp_path, capsys):
+        found, _, runner = run([spec("mlp"), spec()], tmp_path, mlp=self.FAILED)
+        assert [one.spec["arm"] for one in found] == ["lstm"]
+        assert runner.failed() == ["mlp-seed0"]
+        assert (tmp_path / "runs" / "mlp-seed0.error.txt").read_text() == self.FAILED.reason
+        assert "mlp-seed0: failed (ValueError: no such thing), see" in capsys.readouterr().out
+
+    def test_are_tried_again_the_next_time(self, tmp_path):
+        run([spec("mlp")], tmp_path, mlp=self.FAILED)
+        _, engine, runner = run([spec("mlp")], tmp_path)
+        assert engine.done == ["mlp-seed0"]
+        assert runner.failed() == []
+        assert not (tmp_path / "runs" / "mlp-seed0.error.txt").exists()
+
+    def test_an_interrupt_keeps_what_is_finished(self, tmp_path, capsys):
+        found, _, runner = run([spec(), spec("mlp")], tmp_path, mlp=KeyboardInterrupt())
+        assert [one.spec["arm"] for one in found] == ["lstm"]
+        assert runner.failed() == ["mlp-seed0"]
+        assert "Interrupted" in capsys.readouterr().out
+
+
+class TestNoRoomOnTheDisk:
+    """A finished run is hours of work: it waits for room."""
+
+    def full(self, monkeypatch, times: int) -> None:
+        left = [times]
+        replace = os.replace
+
+        def failing(source, target):
+            if str(target).endswith("seed0.json") and left[0] > 0:
+                left[0] -= 1
+                raise OSError(errno.ENOSPC, "No space left on device", str(target))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", failing)
+
+    def test_a_result_is_tried_again_until_it_can_be_written(self, tmp_path, monkeypatch, capsys):
+        self.full(monkeypatch, times=5)
+        found, _, runner = run([spec(), spec("mlp")], tmp_path)
+        assert len(found) == 2
+        assert runner.failed() == []
+        out = capsys.readouterr().out
+        assert out.count("is finished and cannot be saved: [Errno 28] No space left") == 1
+        assert not list(tmp_path.rglob("*.unfinished"))
+
+    def test_whoever_gives_up_finds_it_elsewhere(self, tmp_path, monkeypatch, capsys):
+        self.full(monkeypatch, times=2)
+        monkeypatch.setattr(runners.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr(runners.Bars, "wait", lambda self: self.interrupt())
+        monkeypatch.setattr(
+            runners.Bars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
+            raising=False,
+        )  # fmt: skip
+        save = runners.save_result
+
+        def elsewhere(one, path):
+            assert "comparison" not in str(path)
+            save(one, path.with_name("saved.json"))
+
+        monkeypatch.setattr(runners, "save_result", elsewhere)
+        _, _, runner = run([spec()], tmp_path / "comparison")
+        assert runner.failed() == ["lstm-seed0"]
+        assert "lstm-seed0: saved without its model as" in capsys.readouterr().out
+        assert [load_result(path).final for path in tmp_path.rglob("saved.json")] == [100.0]
+
+    def test_a_reason_that_cannot_be_written_is_printed(self, tmp_path, monkeypatch, capsys):
+        def failing(self, name, reason):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(ComparisonFolder, "write_error", failing)
+        run([spec("mlp")], tmp_path, mlp=TestFailedRuns.FAILED)
+        assert "Traceback ...\nValueError: no such thing" in capsys.readouterr().out
+
+
+class TestWhoseFolder:
+    def test_more_seeds_and_arms_may_come_later(self, tmp_path):
+        run([spec()], tmp_path)
+        run([spec(seed=1), spec("mlp")], tmp_path)
+        _, engine, _ = run([spec(), spec(seed=1), spec("mlp")], tmp_path)
+        assert engine.done == []
+        marker = json.loads((tmp_path / "comparison.json").read_text())
+        assert marker["settings"]["recipes"].keys() == {"lstm", "mlp"}
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"n_timesteps": 4096}, "n_timesteps=2048, not 4096"),
+            (
+                {"env_kwargs": {"flicker_prob": 0.3}},
+                r"env_kwargs=\{\}, not \{'flicker_prob': 0.3\}",
+            ),
+            ({"evaluations": 3}, "evaluations=0, not 3"),
+            ({"stochastic_episodes": 5}, "stochastic_episodes=4, not 5"),
+        ],
+    )
+    @pytest.mark.parametrize("arm", ["lstm", "mlp"])  # one that is there, and a new one
+    def test_one_made_with_other_settings_is_refused_with_the_difference(
+        self, tmp_path, arm, change, message
+    ):
+        run([spec()], tmp_path)
+        with pytest.raises(ValueError, match=f"was made with {message}: choose another folder"):
+            Runner([spec(arm, **change)], tmp_path)
+
+    def test_one_made_with_another_recipe_is_refused_with_the_key(self, tmp_path):
+        run([spec()], tmp_path)
+        other = {**recipe_for("lstm", spec().env_id).as_mapping(), "n_steps": 64}
+        with pytest.raises(ValueError, match="with n_steps in the recipe of lstm: 128, not 64"):
+            Runner([spec(seed=1, hyperparams=other)], tmp_path)
+        # The same recipe said explicitly is no difference.
+        Runner([spec(hyperparams={**other, "n_steps": 128})], tmp_path)
+
+    def test_one_that_is_not_ours_is_refused_and_left_as_it_is(self, tmp_path):
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "thesis.tex").write_text("x")
+        with pytest.raises(ValueError, match="is not empty and was not made by a comparison"):
+            Runner([spec()], tmp_path)
+        (tmp_path / "comparison.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"comparison\.json was not written by a comparison"):
+            Runner([spec()], tmp_path)
+        assert sorted(os.listdir(tmp_path)) == ["comparison.json", "runs"]
+
+    def test_what_a_comparison_killed_at_once_leaves_is_ours(self, tmp_path):
+        (tmp_path / "runs").mkdir()
+        (tmp_path / ".lock").write_text("12")
+        assert len(run([spec()], tmp_path)[0]) == 1
+
+    def test_a_file_and_a_folder_below_one_are_refused(self, tmp_path):
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(ValueError, match="must be a folder, it is a file"):
+            Runner([spec()], tmp_path / "file")
+        with pytest.raises(OSError, match="Not a directory"):
+            Runner([spec()], tmp_path / "file" / "deeper", engine=InstantEngine()).run()
+
+    def test_two_comparisons_at_the_same_time_are_refused(self, tmp_path):
+        first, second = Runner([spec()], tmp_path), Runner([spec()], tmp_path)
+        with (
+            first.folder.opened([spec()]),
+            pytest.raises(ValueError, match=f"in use by another comparison, process {os.getpid()}"),
+        ):
+            second.run()
+        second = Runner([spec()], tmp_path, engine=InstantEngine())
+        assert len(second.run()) == 1
+
+    def test_two_runs_of_one_name_are_refused(self, tmp_path):
+        with pytest.raises(ValueError, match="specs must have different names, got lstm-seed0"):
+            Runner([spec(), spec()], tmp_path)
+
+
+class TestLocalEngine:
+    def test_results_are_those_of_this_process_bit_for_bit(self, tmp_path):
+        specs = [spec(), spec("arms_of_users:failing"), spec("mlp", 1)]
+        runner = Runner(specs, tmp_path, jobs=2)
+        by_name = {RunSpec(**one.spec).name: one for one in runner.run()}
+        assert runner.failed() == ["arms_of_users.failing-seed0"]
+        error = (tmp_path / "runs" / "arms_of_users.failing-seed0.error.txt").read_text()
+        assert "RuntimeError: this arm cannot be made" in error
+        here = perform(Job(spec()), lambda timesteps: None)
+        there = by_name["lstm-seed0"]
+        for name in ("deterministic", "stochastic", "final", "best", "timesteps"):
+            assert getattr(there, name) == getattr(here.result, name), name
+        assert there.provenance.keys() >= {"git_revision", "command", "versions", "machine"}
+        assert (tmp_path / "runs" / "mlp-seed1.normalizer.pkl").exists()
+
+    def test_a_process_that_dies_is_a_failure_and_nobody_waits_for_it(self):
+        engine = LocalEngine(2)
+        events = []
+        for event in engine.run([Job(spec()), Job(spec("mlp"))]):
+            events.append(event)
+            if isinstance(event, Started) and event.name == "mlp-seed0":
+                os.kill(children(os.getpid())[0], signal.SIGKILL)
+        outcome = {event.name: event for event in events if isinstance(event, Failed | Finished)}
+        assert "The process ended with signal SIGKILL" in outcome["lstm-seed0"].reason
+        assert outcome["mlp-seed0"].result.timesteps == 2048
+
+    def test_leaving_is_a_failure(self):
+        outcome = perform(Job(spec("arms_of_users:leaving")), lambda timesteps: None)
+        assert "SystemExit: 7" in outcome.reason
+
+    def test_an_iterator_that_is_closed_ends_its_processes(self):
+        events = LocalEngine(1).run([Job(spec(n_timesteps=10**9))])
+        next(events)
+        (worker,) = children(os.getpid())
+        events.close()
+        assert not Path(f"/proc/{worker}").exists()
+
+    def test_needs_a_process(self):
+        with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
+            LocalEngine(0)
+
+
+def children(process: int) -> list[int]:
+    """Return the spawned workers of a process (Linux), in order of their start."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            if b"spawn_main" in command:
+                found.append(int(child))
+    return sorted(found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
+class TestKilled:
+    """`kill -9` at any moment, and started again."""
+
+    ARGUMENTS = ("--arms", "mlp", "lstm", "--n-timesteps", "2048", "--eval-episodes", "3", "4",
+                 "--evaluations", "0", "--jobs", "1")  # fmt: skip
+
+    def start(self, out: Path) -> subprocess.Popen:
+        command = [sys.executable, "-m", "thrust_pomdp", "compare", *self.ARGUMENTS]
+        return subprocess.Popen(
+            [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True, cwd=ROOT,
+        )  # fmt: skip
+
+    def wait_for(self, condition, seconds: float = 60.0):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def test_a_worker_that_has_nothing_to_tell_ends_with_its_parent_too(self):
+        code = (
+            "from tasks import Sleeps\nfrom thrust_pomdp.experiment.engines import LocalEngine\n"
+            "for event in LocalEngine(1).run([Sleeps('one')]): print(event, flush=True)"
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        while "Progress" not in process.stdout.readline():
+            assert process.poll() is None
+        (worker,) = children(process.pid)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+
+    def test_it_goes_on_where_it_was_and_no_worker_is_left(self, tmp_path):
+        process = self.start(tmp_path)
+        first = tmp_path / "runs" / "mlp-seed0.json"
+        self.wait_for(first.exists)
+        self.wait_for(lambda: children(process.pid))
+        (worker,) = children(process.pid)
+        process.kill()
+        process.communicate()
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+        kept = first.read_bytes(), first.stat().st_mtime_ns
+        assert not (tmp_path / "runs" / "lstm-seed0.json").exists()
+        # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
+        process = self.start(tmp_path)
+        assert "mlp-seed0: finished before" in process.stdout.readline()
+        self.wait_for(lambda: children(process.pid))
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        assert "Interrupted" in out
+        assert "No result: lstm-seed0" in err
+        assert "Traceback" not in err
+        process = self.start(tmp_path)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert (first.read_bytes(), first.stat().st_mtime_ns) == kept
+        result = load_result(tmp_path / "runs" / "lstm-seed0.json")
+        assert result.deterministic == perform(Job(spec()), lambda _: None).result.deterministic
+        assert (tmp_path / "summary.csv").read_text().count("\n") == 3

@@ -1,0 +1,1 @@
+"""What ``python -m thrust_pomdp COMMAND`` and the scripts do."""

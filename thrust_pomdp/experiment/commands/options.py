@@ -1,0 +1,231 @@
+"""Options that commands share, and the checks of what is given."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from thrust_pomdp.experiment.arms import ARMS, check_installed, check_spaces, find_arm
+from thrust_pomdp.experiment.engines import Engine, LocalEngine
+from thrust_pomdp.experiment.recipes import (
+    Recipe,
+    matched_recipe_for,
+    read_recipes,
+    recipe_for,
+)
+from thrust_pomdp.experiment.values import literal
+
+#: Arms that are trained unless others are named.
+DEFAULT_ARMS = ("lstm", "mlp")
+
+
+def named_value(text: str) -> tuple[str, Any]:
+    """Parse ``name:value``, as RL Zoo writes arguments on the command line."""
+    name, separator, value = text.partition(":")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected name:value, got {text!r}")
+    return name, literal(value)
+
+
+def positive(text: str) -> int:
+    """Parse a count, ``2e5`` too."""
+    return _count(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """Parse a count that may be 0."""
+    return _count(text, 0)
+
+
+def _count(text: str, least: int) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+    return int(value)
+
+
+def add_env_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--env`` and ``--env-kwargs``."""
+    parser.add_argument(
+        "--env",
+        default="FlickeringCartPole-v0",
+        metavar="ID",
+        help="environment id; module:ID imports the module that registers it (%(default)s)",
+    )
+    parser.add_argument(
+        "--env-kwargs",
+        nargs="+",
+        type=named_value,
+        default=[],
+        metavar="NAME:VALUE",
+        help="arguments of the environment, such as flicker_prob:0.3",
+    )
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Add what changes recipes."""
+    parser.add_argument(
+        "--matched",
+        action="store_true",
+        help="train all arms with the same learning rate, schedule, epochs, network widths and "
+        "normalisation, instead of each with its own tuned recipe",
+    )
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of recipes: arm, then environment id (or default), then the keys",
+    )
+    parser.add_argument(
+        "--hyperparams",
+        nargs="+",
+        type=named_value,
+        default=[],
+        metavar="[ARM.]KEY:VALUE",
+        help="keys of recipes to change, for all arms or for one: n_steps:256 lstm.gamma:0.98",
+    )
+
+
+def add_running_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says where runs are done."""
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=cpus(),
+        help="runs at the same time, one thread each (%(default)s, the cores)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="processes on this machine, or a Ray cluster: the one that runs, or a local one",
+    )
+
+
+def cpus() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_engine(args: argparse.Namespace) -> Engine:
+    """Make the engine asked for.
+
+    :raises ImportError: with the command that installs what it needs
+    """
+    if args.engine == "local":
+        return LocalEngine(args.jobs)
+    check_extra("ray", "ray")
+    from thrust_pomdp.experiment.ray_engine import RayEngine
+
+    return RayEngine(args.jobs)
+
+
+def check_extra(extra: str, *modules: str) -> None:
+    """Check before hours of training that what is needed afterwards is there.
+
+    :raises ImportError: with the command that installs it
+    """
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ImportError(f"this needs {', '.join(missing)}: pip install 'thrust-pomdp[{extra}]'")
+
+
+def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> None:
+    """Check that an environment can be made and that the arms can be trained on it.
+
+    :raises ValueError: with the reason
+    """
+    for name in arms:
+        check_installed(find_arm(name))
+    try:
+        env = gym.make(env_id, **env_kwargs)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"env {env_id}: {error}") from error
+    except gym.error.Error as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:  # whatever environments of others do
+        raise ValueError(f"env {env_id} cannot be made: {error}") from error
+    try:
+        for name in arms:
+            check_spaces(find_arm(name), env.observation_space, env.action_space)
+    finally:
+        env.close()
+
+
+def recipes_of(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
+    """Return the recipe of each arm as data; None for its own unchanged one.
+
+    :raises ValueError: for recipes that cannot be
+    """
+    if args.matched and args.recipe is not None:
+        raise ValueError("--matched and --recipe exclude each other")
+    given = {} if args.recipe is None else read_recipes(args.recipe, args.arms, args.env)
+    for key, _ in args.hyperparams:
+        prefix = key.rpartition(".")[0]
+        if prefix and prefix not in args.arms:
+            raise ValueError(
+                f"hyperparams {key!r} is of arm {prefix!r}, which is none of {', '.join(args.arms)}"
+            )
+    return {name: _recipe(args, name, given.get(name)) for name in args.arms}
+
+
+def _recipe(args: argparse.Namespace, name: str, recipe: Recipe | None) -> dict[str, Any] | None:
+    changes = {
+        key.rpartition(".")[2]: value
+        for key, value in args.hyperparams
+        if key.rpartition(".")[0] in ("", name)
+    }
+    if args.matched:
+        recipe = matched_recipe_for(name, args.env)
+    if changes:
+        recipe = (recipe or recipe_for(name, args.env)).with_changes(find_arm(name), changes)
+    return None if recipe is None else recipe.as_mapping()
+
+
+def arm_list(text: str) -> str:
+    """Parse the name of an arm."""
+    try:
+        find_arm(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def arms_help() -> str:
+    """Describe the arms in a line."""
+    return f"contestants: {', '.join(ARMS)}, or module:factory of your own"
+
+
+def command(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command of a function of its arguments: bad input exits with 2 and a message."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def main(arguments: Sequence[str] | None = None) -> int:
+            # As `python -m` does: modules beside the user, for module:ID and module:factory.
+            if os.getcwd() not in sys.path and "" not in sys.path:
+                sys.path.append(os.getcwd())
+            try:
+                return function(arguments)
+            except (ValueError, OSError, ImportError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return 2
+
+        return main
+
+    return decorate

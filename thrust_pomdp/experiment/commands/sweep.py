@@ -1,0 +1,258 @@
+r"""Trained models, or trainings, over a grid of environment parameters: heat maps and CSV.
+
+    python -m thrust_pomdp sweep evaluate results/demo --out results/sweep \
+        --grid flicker_prob:0,0.25,0.5,0.75
+    python -m thrust_pomdp sweep train --env BurstFlickeringCartPole-v0 --out results/trained \
+        --arms lstm mlp --grid flicker_prob:0.25,0.5 burst_len:2,4,8
+
+`evaluate` plays the finished runs of a comparison at every point of the grid; `train` trains every
+arm at every point. Points without an environment (a burst law that cannot be) stay empty. Started
+again in the same folder, both go on where they were interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from thrust_pomdp.experiment import sweeps
+from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.commands import compare, options
+from thrust_pomdp.experiment.engines import Engine, Failed, Finished
+from thrust_pomdp.experiment.files import ResultsFolder, write_whole
+from thrust_pomdp.experiment.folder import ComparisonFolder
+from thrust_pomdp.experiment.runner import Runner
+from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
+from thrust_pomdp.experiment.values import literal
+
+
+class SweepFolder(ResultsFolder):
+    """Means of runs over a grid: ``runs/NAME.json`` has two for each point."""
+
+    MARKER = "sweep.json"
+    MAKER = "sweep"
+
+
+def grid_line(text: str) -> tuple[str, list[Any]]:
+    """Parse ``name:value,value,...``."""
+    name, separator, values = text.partition(":")
+    if not separator or not name or not values:
+        raise argparse.ArgumentTypeError(f"expected name:value,value,..., got {text!r}")
+    return name, [literal(value) for value in values.split(",")]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    made = argparse.ArgumentParser(
+        "sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = made.add_subparsers(dest="what", required=True)
+    evaluated = commands.add_parser("evaluate", help="play finished runs at every point")
+    evaluated.add_argument("comparison", type=Path, help="folder of a comparison")
+    evaluated.add_argument("--arms", nargs="+", metavar="ARM", help="of these only")
+    _add_grid(evaluated)
+    evaluated.add_argument(
+        "--eval-episodes",
+        type=options.positive,
+        nargs=2,
+        default=[100, 100],
+        metavar=("MOST_LIKELY", "SAMPLED"),
+        help="fresh episodes at each point (100 100)",
+    )
+    options.add_running_options(evaluated)
+    evaluated.add_argument("--out", type=Path, required=True, help="folder of the results")
+    trained = commands.add_parser("train", parents=[compare.parser(add_help=False)])
+    _add_grid(trained)
+    return made
+
+
+def _add_grid(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        type=grid_line,
+        required=True,
+        metavar="NAME:VALUE,...",
+        help="one or two arguments of the environment and their values",
+    )
+
+
+@options.command("sweep")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    args = parser().parse_args(arguments)
+    options.check_extra("compare", "matplotlib", "tqdm", "yaml")
+    args.grid = dict(args.grid)
+    return evaluate(args) if args.what == "evaluate" else train(args)
+
+
+# ------------------------------------------------------------------------------------- evaluating
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Play finished runs at every point of a grid."""
+    results = finished_runs(args.comparison, args.arms)
+    first = RunSpec(**results[0].spec)
+    points = _possible_points(args.grid, first.env_id, first.env_kwargs)
+    tasks = [_task(args, result, points) for result in results]
+    folder = SweepFolder(args.out)
+    settings = {
+        "comparison": str(args.comparison.resolve()),
+        "grid": args.grid,
+        "episodes": list(args.eval_episodes),
+    }
+    with folder.opened_with(settings):
+        _play(tasks, folder, options.make_engine(args))
+    done = [task for task in tasks if folder.is_finished(task.name)]
+    if done:
+        found = [cell for task in done for cell in _cells_of(task, folder, args.grid)]
+        _write(found, args.grid, args.out, first.env_id, _trained_at(first))
+    missing = [task.name for task in tasks if task not in done]
+    if missing:
+        print(f"No result: {', '.join(missing)}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def finished_runs(path: Path, arms: Sequence[str] | None) -> list[RunResult]:
+    """Read the finished runs of a comparison, of some arms.
+
+    :raises ValueError: if there are none
+    """
+    if not (path / ComparisonFolder.MARKER).exists():
+        raise ValueError(f"{path} is no folder of a comparison")
+    results = [load_result(file) for file in sorted((path / "runs").glob("*.json"))]
+    if not results:
+        raise ValueError(f"{path} has no finished runs")
+    found = [result for result in results if arms is None or result.spec["arm"] in arms]
+    if not found:
+        there = ", ".join(dict.fromkeys(result.spec["arm"] for result in results))
+        raise ValueError(f"{path} has runs of {there}, none of {', '.join(arms or ())}")
+    return found
+
+
+def _task(
+    args: argparse.Namespace, result: RunResult, points: list[dict[str, Any]]
+) -> sweeps.EvaluationTask:
+    spec = RunSpec(**result.spec)
+    stem = args.comparison / "runs" / spec.name
+    if not stem.with_name(f"{stem.name}.zip").exists():
+        raise ValueError(f"{stem}.zip is missing: train the run again in another folder")
+    most_likely, sampled = args.eval_episodes
+    return sweeps.EvaluationTask(
+        stem.resolve(),
+        spec,
+        result.provenance["algorithm"],
+        tuple(points),
+        (most_likely, sampled),
+    )
+
+
+def _play(tasks: Sequence[sweeps.EvaluationTask], folder: SweepFolder, engine: Engine) -> None:
+    pending = [task for task in tasks if not folder.is_finished(task.name)]
+    bars = Bars({task.name: len(task.points) for task in pending}, len(tasks), "point", "done")
+    with closing(engine.run(pending)) as events, closing(bars):
+        try:
+            for event in events:
+                if isinstance(event, Finished):
+                    write_whole(folder.result_path(event.name), json.dumps(event.result).encode())
+                elif isinstance(event, Failed):
+                    folder.write_error(event.name, event.reason)
+                    bars.write(f"{event.name}: failed, see {folder.error_path(event.name)}")
+                if event is not None:
+                    bars.show(event)
+        except KeyboardInterrupt:
+            bars.write("Interrupted: keeping the runs that are finished.")
+
+
+def _cells_of(
+    task: sweeps.EvaluationTask, folder: SweepFolder, grid: sweeps.Grid
+) -> list[sweeps.Cell]:
+    """Return a run's means at all points, NaN where there is no environment."""
+    means = json.loads(folder.result_path(task.name).read_text())
+    by_label = {sweeps.label(p): pair for p, pair in zip(task.points, means, strict=True)}
+    spec, nothing = task.spec, (math.nan, math.nan)
+    return [
+        sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.label(point), nothing))
+        for point in sweeps.cells(grid)
+    ]
+
+
+def _trained_at(spec: RunSpec) -> dict[str, Any]:
+    """Return the environment's arguments that a run was trained with, those of its id included."""
+    import gymnasium as gym
+
+    return {**gym.spec(spec.env_id).kwargs, **spec.env_kwargs}
+
+
+# --------------------------------------------------------------------------------------- training
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train every arm at every point of a grid."""
+    args.arms = list(dict.fromkeys(args.arms))
+    points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms)
+    specs = [
+        replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.label(point))
+        for spec in compare.specs(args)
+        for point in points
+    ]
+    runner = Runner(specs, args.out, engine=options.make_engine(args), tensorboard=args.tensorboard)
+    results = runner.run()
+    if results:
+        means = {RunSpec(**result.spec).name: result for result in results}
+        found = [
+            _trained_cell(spec, point, means.get(replace(spec, label=sweeps.label(point)).name))
+            for spec in compare.specs(args)
+            for point in sweeps.cells(args.grid)
+        ]
+        _write(found, args.grid, args.out, f"{args.env}, trained at each point", None)
+    failed = runner.failed()
+    if failed:
+        print(f"No result: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _trained_cell(spec: RunSpec, point: dict[str, Any], result: RunResult | None) -> sweeps.Cell:
+    if result is None:
+        return sweeps.Cell(spec.arm, spec.seed, point, math.nan, math.nan)
+    means = [
+        math.fsum(values) / len(values) for values in (result.deterministic, result.stochastic)
+    ]
+    return sweeps.Cell(spec.arm, spec.seed, point, *means)
+
+
+# ------------------------------------------------------------------------------------------- both
+
+
+def _possible_points(
+    grid: sweeps.Grid, env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the points at which there is an environment, and say of the others why not."""
+    points, reasons = sweeps.possible(
+        sweeps.cells(grid), lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms)
+    )
+    for point, reason in reasons.items():
+        print(f"{point}: left out, {reason}", flush=True)
+    return points
+
+
+def _write(
+    found: Sequence[sweeps.Cell],
+    grid: sweeps.Grid,
+    folder: Path,
+    title: str,
+    trained_at: dict[str, Any] | None,
+) -> None:
+    sweeps.write_csv(found, folder / "sweep.csv")
+    written = [folder / "sweep.csv"]
+    for kind in sweeps.KINDS:
+        written.append(folder / f"sweep-{kind.replace(' ', '-')}.png")
+        sweeps.heat_map(found, grid, kind, title, written[-1], trained_at)
+    print(f"Written: {', '.join(map(str, written))}")

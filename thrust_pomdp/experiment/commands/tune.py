@@ -1,0 +1,112 @@
+r"""Look for a recipe that compare takes, with Optuna.
+
+    python -m thrust_pomdp tune --arm lstm --env TMaze-v0 --trials 60 --out tmaze.yml
+    python -m thrust_pomdp compare --env TMaze-v0 --recipe tmaze.yml --out results/tmaze
+
+Trials are kept in FILE.db beside the recipe: killed and started again it goes on, and the same
+command on the same file, started several times, shares the work. A trial's score is the mean return
+of fresh episodes after training, with most likely or with sampled actions, whichever is more; one
+that is below the median of the others on the way is given up. No seed of a comparison is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from thrust_pomdp.experiment import provenance
+from thrust_pomdp.experiment.arms import ARMS
+from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.commands import options
+from thrust_pomdp.experiment.engines import Failed, LocalEngine, Progress, Started
+from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.experiment.tuning import Study, TuneTask
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    made = argparse.ArgumentParser(
+        "tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_env_options(made)
+    made.add_argument("--arm", choices=list(ARMS), default="lstm", help="contestant (%(default)s)")
+    made.add_argument(
+        "--trials", type=options.positive, default=50,
+        help="trials in all, earlier ones and those of other processes included (%(default)s)",
+    )  # fmt: skip
+    made.add_argument(
+        "--n-timesteps", type=options.positive, help="budget of a run (default: the recipe's)"
+    )
+    made.add_argument("--seeds", type=options.positive, default=1, help="runs of each trial")
+    made.add_argument(
+        "--evaluations", type=options.positive, default=8,
+        help="evaluations during a training, at which it may be given up (%(default)s)",
+    )  # fmt: skip
+    made.add_argument("--jobs", type=options.positive, default=options.cpus(),
+                      help="trials at the same time (%(default)s, the cores)")  # fmt: skip
+    made.add_argument("--out", type=Path, required=True, metavar="FILE.yml", help="the recipe file")
+    return made
+
+
+@options.command("tune")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    args = parser().parse_args(arguments)
+    options.check_extra("tune", "optuna", "tqdm", "yaml")
+    options.check_env(args.env, dict(args.env_kwargs), [args.arm])
+    spec = RunSpec(
+        args.arm,
+        args.env,
+        0,
+        dict(args.env_kwargs),
+        args.n_timesteps,
+        deterministic_episodes=100,
+        stochastic_episodes=100,
+        evaluations=args.evaluations,
+    )
+    study = Study(args.out.resolve().with_suffix(".db"), spec, args.seeds)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    study.open()
+    failed = _do(study, args.trials, args.jobs)
+    best = study.best()
+    if best is None:
+        print("No trial was trained to its end.", file=sys.stderr)
+        return 1
+    recipe, score, count = best
+    write_whole(args.out, _text(spec, dict(recipe), score, count).encode())
+    print(f"Best of {count} trials trained to the end: {score:.1f}. Written: {args.out}")
+    return 1 if failed else 0
+
+
+def _do(study: Study, trials: int, jobs: int) -> bool:
+    """Do trials until there are enough; tell whether a process failed."""
+    tasks = [TuneTask(f"process{number}", study, trials) for number in range(jobs)]
+    bars = Bars({"trials": trials}, 1, "trial", "ending")
+    bars.show(Started("trials"))
+    failed = False
+    with closing(LocalEngine(jobs).run(tasks)) as events, closing(bars):
+        try:
+            for event in events:
+                if isinstance(event, Progress):
+                    bars.show(Progress("trials", event.timesteps))
+                elif isinstance(event, Failed):
+                    failed = True
+                    bars.write(f"{event.name}: failed\n{event.reason}")
+        except KeyboardInterrupt:
+            bars.write("Interrupted: keeping the trials that are finished.")
+    return failed
+
+
+def _text(spec: RunSpec, recipe: dict[str, object], score: float, count: int) -> str:
+    import yaml
+
+    env_id = spec.env_id.rsplit(":", 1)[-1]
+    entry = yaml.safe_dump({spec.arm: {env_id: recipe}}, sort_keys=False)
+    return (
+        f"# Best of {count} trials trained to the end: {score:.1f}, on streams it was chosen by.\n"
+        f"# {provenance.command()}\n{entry}"
+    )

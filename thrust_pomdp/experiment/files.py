@@ -1,0 +1,197 @@
+"""Files that appear whole or not at all, and a folder of them that one process at a time writes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+LOCK = ".lock"
+_UNFINISHED = ".unfinished"
+
+
+class ResultsFolder:
+    """A folder of results, ``runs/NAME.json``, with a file that says what it was made with.
+
+    :param path: the folder
+    """
+
+    #: The file that says what the folder was made with.
+    MARKER: ClassVar[str]
+    #: What makes such folders, for messages.
+    MAKER: ClassVar[str]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.runs = path / "runs"
+
+    def result_path(self, name: str) -> Path:
+        """Return the file of a finished run."""
+        return self.runs / f"{name}.json"
+
+    def error_path(self, name: str) -> Path:
+        """Return the file that tells why a run failed."""
+        return self.runs / f"{name}.error.txt"
+
+    def is_finished(self, name: str) -> bool:
+        """Tell whether a run is finished."""
+        return self.result_path(name).exists()
+
+    def write_error(self, name: str, reason: str) -> None:
+        """Write why a run failed."""
+        write_whole(self.error_path(name), reason.encode())
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Check that results made with these settings may go into this folder.
+
+        :raises ValueError: if it holds something else, or results made with other settings
+        """
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path} must be a folder, it is a file")
+        marker = self.path / self.MARKER
+        if marker.exists():
+            self._compare(self._read_marker(), as_json(settings))
+        elif not (self._is_fresh() or self._is_ours_without_marker()):
+            raise ValueError(
+                f"{self.path} is not empty and was not made by a {self.MAKER}: choose another "
+                "folder"
+            )
+
+    def _is_fresh(self) -> bool:
+        """Tell whether nothing is in it, or what is left if its maker is killed at once."""
+        runs = names_in(self.runs)
+        return not runs and names_in(self.path) <= {LOCK, "runs"}
+
+    def _is_ours_without_marker(self) -> bool:
+        """Tell whether it is of a version that wrote no marker."""
+        return False
+
+    def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        """Check that settings agree."""
+        for key in wanted:
+            check_same(self.path, key, made.get(key), wanted[key])
+
+    def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the marker says once results of agreeing settings have joined those there."""
+        return dict(wanted)
+
+    @contextlib.contextmanager
+    def opened_with(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Make the folder and keep others out of it.
+
+        The system takes the lock back when this process ends, however it ends.
+
+        :raises ValueError: as :meth:`check_settings`, or if another process has it open
+        :raises OSError: if it cannot be written
+        """
+        self.check_settings(settings)
+        self.runs.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("a+") as file:
+            _lock(file, self.path, self.MAKER)
+            self.check_settings(settings)  # again: another process may have been at it until now
+            for leftover in self.runs.glob(f"*{_UNFINISHED}"):
+                leftover.unlink()
+            self._write_marker(as_json(settings))
+            yield
+
+    def _write_marker(self, settings: dict[str, Any]) -> None:
+        marker = self.path / self.MARKER
+        made = self._read_marker() if marker.exists() else {}
+        content = {"thrust_pomdp": self.MAKER, "settings": self._joined(made, settings)}
+        write_whole(marker, json.dumps(content, indent=1).encode())
+
+    def _read_marker(self) -> dict[str, Any]:
+        marker = self.path / self.MARKER
+        try:
+            content = json.loads(marker.read_text())
+            made_by, settings = content["thrust_pomdp"], content["settings"]
+        except (ValueError, TypeError, KeyError):
+            made_by, settings = None, None
+        if made_by != self.MAKER or not isinstance(settings, dict):
+            raise ValueError(f"{marker} was not written by a {self.MAKER}: choose another folder")
+        return settings
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all, whatever happens meanwhile.
+
+    :raises OSError: if it cannot be written
+    """
+    descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, f"{path.name}.", path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(unfinished, 0o666 & ~_umask())  # a temporary file is for its owner only
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _lock(file: IO[str], path: Path, maker: str) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        _lock_windows(file, path, maker)
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _in_use(path, file, maker) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+
+
+def _lock_windows(file: IO[str], path: Path, maker: str) -> None:
+    import msvcrt
+
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    except OSError:
+        raise _in_use(path, None, maker) from None
+
+
+def _in_use(path: Path, file: IO[str] | None, maker: str) -> ValueError:
+    process = ""
+    if file is not None:
+        file.seek(0)
+        process = f", process {file.read().strip()}"
+    return ValueError(
+        f"{path} is in use by another {maker}{process}: wait for it or choose another folder"
+    )
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names of what is in a folder; none if there is no such folder."""
+    return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+
+
+def as_json(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping as it comes back from a file."""
+    loaded: dict[str, Any] = json.loads(json.dumps(mapping))
+    return loaded
+
+
+def check_same(path: Path, key: str, made: Any, wanted: Any, sign: str = "=") -> None:
+    """Check that a setting is what it was.
+
+    :raises ValueError: with both values
+    """
+    if made != wanted:
+        raise ValueError(
+            f"{path} was made with {key}{sign}{made!r}, not {wanted!r}: choose another folder"
+        )

@@ -1,0 +1,211 @@
+"""Looking for recipes with Optuna: several processes share one study on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from thrust_pomdp.experiment.arms import Arm, find_arm
+from thrust_pomdp.experiment.engines import Finished
+from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.runs import RunSpec
+
+#: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may
+#: have been chosen by.
+FIRST_SEED = 900
+
+#: Trials before any is pruned.
+_TRIALS_TO_COMPARE_WITH = 5
+
+
+class Trial(Protocol):
+    """What a search space needs of Optuna's trial."""
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        """Choose a number."""
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        """Choose one of several values."""
+
+
+def suggest(trial: Trial, arm: Arm) -> dict[str, Any]:
+    """Choose changes to a recipe.
+
+    The ranges hold the tuned recipes of this package. Minibatches are an eighth, a quarter or a
+    half of a rollout, whatever its size.
+    """
+    rate = trial.suggest_float("learning_rate", 3e-4, 1e-2, log=True)
+    n_envs = trial.suggest_categorical("n_envs", [8, 16, 32])
+    n_steps = trial.suggest_categorical("n_steps", [64, 128, 256])
+    share = trial.suggest_categorical("minibatch", [0.125, 0.25, 0.5])
+    width = trial.suggest_categorical("width", [64, 128])
+    changes: dict[str, Any] = {
+        "learning_rate": f"lin_{rate:.2e}",
+        "n_envs": n_envs,
+        "n_steps": n_steps,
+        "n_epochs": trial.suggest_categorical("n_epochs", [4, 8, 12]),
+        "gamma": trial.suggest_categorical("gamma", [0.97, 0.98, 0.99, 0.995]),
+        "gae_lambda": trial.suggest_categorical("gae_lambda", [0.9, 0.95, 0.98]),
+        "ent_coef": trial.suggest_categorical("ent_coef", [0.0, 0.003, 0.01]),
+        "clip_range_vf": trial.suggest_categorical("clip_range_vf", [None, 0.2]),
+        "policy_kwargs": _network(arm, width),
+    }
+    if arm.keys is not None and "envs_per_minibatch" in arm.keys:
+        changes["envs_per_minibatch"] = int(n_envs * share)
+    else:
+        changes["batch_size"] = int(n_envs * n_steps * share)
+    if arm.stacks_frames:
+        changes["frame_stack"] = trial.suggest_categorical("frame_stack", [2, 4, 8])
+    return changes
+
+
+def _network(arm: Arm, width: int) -> dict[str, Any]:
+    if not arm.recurrent:
+        return {"net_arch": [width, width]}
+    network: dict[str, Any] = {"lstm_hidden_size": width, "net_arch": []}
+    if arm.needs is None:  # ours
+        network["shared_lstm_critic_gradient"] = True
+    return network
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is looked for.
+
+    :param storage: the study's SQLite file
+    :param spec: a run: arm, environment, budget, evaluations
+    :param seeds: runs of each trial
+    """
+
+    storage: Path
+    spec: RunSpec
+    seeds: int
+
+    def open(self) -> Any:
+        """Open the study, made anew if there is none.
+
+        :raises ValueError: if the file holds the study of something else
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{self.storage}",
+            # Several processes write; each waits for the others.
+            engine_kwargs={"connect_args": {"timeout": 60}},
+        )
+        study = optuna.create_study(
+            storage=storage,
+            study_name="recipe",
+            direction="maximize",
+            load_if_exists=True,
+            sampler=optuna.samplers.TPESampler(constant_liar=True),
+            pruner=optuna.pruners.MedianPruner(
+                n_startup_trials=_TRIALS_TO_COMPARE_WITH,
+                n_warmup_steps=self.spec.total_timesteps // 4,
+            ),
+        )
+        self._check(study)
+        return study
+
+    def _check(self, study: Any) -> None:
+        wanted = self.settings()
+        made = study.user_attrs.get("settings", wanted)
+        for key in wanted:
+            if made.get(key) != wanted[key]:
+                raise ValueError(
+                    f"{self.storage} was made with {key}={made.get(key)!r}, not {wanted[key]!r}: "
+                    "choose another file"
+                )
+        study.set_user_attr("settings", wanted)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what all trials share."""
+        return {
+            "arm": self.spec.arm,
+            "env_id": self.spec.env_id,
+            "env_kwargs": self.spec.env_kwargs,
+            "n_timesteps": self.spec.total_timesteps,
+            "evaluations": self.spec.evaluations,
+            "seeds": self.seeds,
+        }
+
+    def best(self) -> tuple[Mapping[str, Any], float, int] | None:
+        """Return the best trial's recipe, its score and the number of trials trained to the end.
+
+        None if none was.
+        """
+        study = self.open()
+        complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+        if not complete:
+            return None
+        best = max(complete, key=lambda trial: trial.value)
+        return best.user_attrs["recipe"], best.value, len(complete)
+
+
+@dataclass(frozen=True)
+class TuneTask:
+    """One process's share of a study: trials until there are enough in all.
+
+    :param name: of the process
+    :param study: the study
+    :param trials: trials of all processes together, earlier ones included
+    """
+
+    name: str
+    study: Study
+    trials: int
+
+    def do(self, report: Callable[[int], None]) -> Finished:
+        """Do trials; the result is the number of those done here."""
+        import optuna
+
+        states = (
+            optuna.trial.TrialState.COMPLETE,
+            optuna.trial.TrialState.PRUNED,
+            optuna.trial.TrialState.FAIL,
+        )
+        study, done = self.study.open(), []
+
+        def note(study: Any, trial: Any) -> None:
+            done.append(trial.number)
+            report(len(study.get_trials(deepcopy=False, states=states)))
+
+        if len(study.get_trials(deepcopy=False, states=states)) < self.trials:
+            enough = optuna.study.MaxTrialsCallback(self.trials, states=states)
+            # A recipe that cannot be trained is a failed trial, and the others go on.
+            study.optimize(self._objective, callbacks=[note, enough], catch=(Exception,))
+        return Finished(self.name, len(done), {})
+
+    def _objective(self, trial: Any) -> float:
+        spec = self.study.spec
+        arm = find_arm(spec.arm)
+        recipe = recipe_for(spec.arm, spec.env_id).with_changes(arm, suggest(trial, arm))
+        recipe = replace(recipe, n_timesteps=spec.total_timesteps)
+        trial.set_user_attr("recipe", recipe.as_entry(arm))
+        spec = replace(spec, hyperparams=recipe.as_mapping())
+        scores = [self._score(trial, spec, seed) for seed in range(self.study.seeds)]
+        return math.fsum(scores) / len(scores)
+
+    def _score(self, trial: Any, spec: RunSpec, seed: int) -> float:
+        import optuna
+
+        from thrust_pomdp.experiment.training import Training
+
+        def evaluated(evaluation: tuple[int, float, float, float]) -> None:
+            if seed > 0:  # Optuna compares one value per step; the first run speaks for the trial
+                return
+            trial.report(max(evaluation[2:]), evaluation[0])
+            if trial.should_prune():
+                raise optuna.TrialPruned
+
+        result = Training(replace(spec, seed=FIRST_SEED + seed), evaluated=evaluated).run()
+        means = [
+            math.fsum(returns) / len(returns)
+            for returns in (result.deterministic, result.stochastic)
+        ]
+        # A memoryless arm plays better when it draws its actions, a recurrent one when it does not.
+        return max(means)

@@ -1,0 +1,113 @@
+"""The environments of a run: flicker -> normaliser -> previous action -> stack -> reward scale."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from thrust_pomdp import registration
+from thrust_pomdp.experiment.recipes import Recipe
+from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.vec_env import make_vec_env
+from thrust_pomdp.vec_normalize import VecNormalizeVisible
+
+
+class VecScaleReward(VecEnvWrapper):
+    """Multiply the rewards the learner sees; episode statistics further in stay unscaled."""
+
+    def __init__(self, venv: VecEnv, scale: float) -> None:
+        super().__init__(venv)
+        self.scale = scale
+
+    def reset(self) -> VecEnvObs:
+        """Reset the environments."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step the environments and scale the rewards."""
+        obs, rewards, dones, infos = self.venv.step_wait()
+        return obs, rewards * np.float32(self.scale), dones, infos
+
+
+def make_training_env(spec: RunSpec) -> VecScaleReward:
+    """Make the environments that a run trains on."""
+    recipe = spec.recipe
+    venv = _make(spec, recipe.n_envs, spec.training_seed)
+    # The normaliser sits directly around the environments, where it finds their flags at once.
+    venv = _seen(_normalized(venv, recipe), recipe)
+    return VecScaleReward(venv, recipe.reward_scale)
+
+
+def make_evaluation_env(
+    spec: RunSpec, n_envs: int, seed: int, trained: VecNormalize | None
+) -> VecEnv:
+    """Make the environments that a run is evaluated on: frozen statistics, rewards as they are.
+
+    :param spec: the run
+    :param n_envs: environments side by side
+    :param seed: of the first, the others have the following ones
+    :param trained: the normaliser of the training
+    """
+    venv = _make(spec, n_envs, seed)
+    if trained is not None:
+        frozen = VecNormalizeVisible(
+            venv,
+            training=False,
+            norm_obs=trained.norm_obs,
+            norm_reward=False,
+            clip_obs=trained.clip_obs,
+            epsilon=trained.epsilon,
+            norm_obs_keys=trained.norm_obs_keys,
+        )
+        copy_statistics(trained, frozen)
+        venv = frozen
+    return _seen(venv, spec.recipe)
+
+
+def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
+    """Take over the statistics of observations."""
+    if source.norm_obs:
+        target.obs_rms = deepcopy(source.obs_rms)
+
+
+def _make(spec: RunSpec, n_envs: int, seed: int) -> VecEnv:
+    registration.register_envs()
+    return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=spec.env_kwargs)
+
+
+def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
+    """Add what tells the agent something about the past."""
+    if recipe.previous_action:
+        from thrust_pomdp.vec_previous_action import VecPreviousAction
+
+        venv = VecPreviousAction(venv)
+    return VecFrameStack(venv, recipe.frame_stack) if recipe.frame_stack > 1 else venv
+
+
+def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:
+    """Normalise as the recipe says, as far as the observations can be."""
+    if recipe.normalize is None:
+        return venv
+    options = dict(recipe.normalize)
+    keys = _normalizable(venv.observation_space)
+    options.setdefault("norm_obs", bool(keys))
+    if isinstance(venv.observation_space, spaces.Dict) and options["norm_obs"]:
+        options.setdefault("norm_obs_keys", keys)
+    options.setdefault("gamma", recipe.hyperparameters.get("gamma", 0.99))
+    return VecNormalizeVisible(venv, **options)
+
+
+def _normalizable(space: spaces.Space[Any]) -> list[str]:
+    """Name the parts of an observation that are numbers on a scale: no images, no categories."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+    return [
+        key
+        for key, part in parts.items()
+        if isinstance(part, spaces.Box) and not is_image_space(part)
+    ]
