@@ -6,12 +6,12 @@ python scripts/compare.py --env FlickeringCartPole-v0 --arms lstm mlp --out resu
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import sys
 from pathlib import Path
 
 import gymnasium as gym
+from options import add_env_options, positive
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.experiment import recipes, report
@@ -19,33 +19,11 @@ from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.training import RunSpec
 
 
-def env_kwarg(text: str) -> tuple[str, object]:
-    """Parse ``name:value``, as RL Zoo writes environment arguments."""
-    name, separator, value = text.partition(":")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"expected name:value, got {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--env", default="FlickeringCartPole-v0", help="environment id")
-    parser.add_argument(
-        "--env-kwargs", nargs="+", type=env_kwarg, default=[], metavar="NAME:VALUE",
-        help="arguments of the environment, such as flicker_prob:0.3",
-    )  # fmt: skip
+    add_env_options(parser, default="FlickeringCartPole-v0")
     parser.add_argument(
         "--arms", nargs="+", default=["lstm", "mlp"], choices=list(recipes.RECIPES),
         help="contestants",

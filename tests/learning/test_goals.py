@@ -16,7 +16,7 @@ MASKED, FLICKERING, BURST = (
 
 
 def best_memoryless(env_id: str) -> float:
-    return next(r.mean_length for r in LADDER[env_id] if r.controller == "best memoryless found")
+    return next(r.mean for r in LADDER[env_id] if r.controller == "best memoryless found")
 
 
 def test_memory_is_used_within_30k_steps_of_masked_cartpole():

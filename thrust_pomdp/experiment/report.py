@@ -12,7 +12,7 @@ import numpy as np
 
 from thrust_pomdp.experiment.recipes import ARM_LABELS
 from thrust_pomdp.experiment.training import CURVE_EPISODES, RunResult
-from thrust_pomdp.reference import LADDER, Rung
+from thrust_pomdp.reference import Rung, stored_ladder
 
 #: A colour-blind safe pair and its continuation (Okabe and Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -21,9 +21,8 @@ _COLUMNS = ("arm", "seed", "final", "best", "sampled", "most likely", "steps", "
 
 
 def ladder_of(result: RunResult) -> Sequence[Rung]:
-    """Return the reference values that hold for a run: those of its id with default arguments."""
-    env_id = result.spec["env_id"].rsplit(":", 1)[-1]
-    return () if result.spec["env_kwargs"] else LADDER.get(env_id, ())
+    """Return the reference values of a run's environment; none where none are stored."""
+    return stored_ladder(result.spec["env_id"], **result.spec["env_kwargs"])
 
 
 def rows(results: Sequence[RunResult]) -> list[tuple[str, ...]]:
@@ -68,8 +67,8 @@ def table(results: Sequence[RunResult]) -> str:
         "",
     ]
     ladder = ladder_of(results[0])
-    footer = ["", "Reference (scripted controllers; below 500 the best found, not a proof):"]
-    footer += [f"  {rung.controller:<24}{rung.mean_length:6.1f}" for rung in ladder]
+    footer = ["", "Reference (scripted controllers; best found: a lower bound):"]
+    footer += [f"  {rung.controller:<24}{rung.mean:6.4g}  {rung.kind}" for rung in ladder]
     return "\n".join(header + text + (footer if ladder else []))
 
 
@@ -121,18 +120,29 @@ def plot(results: Sequence[RunResult], path: Path) -> None:
 
 def _draw_ladder(axes: Any, ladder: Sequence[Rung]) -> None:
     """Draw the reference values as lines, named at the right edge without overlap."""
-    lengths = [rung.mean_length for rung in ladder[1:]]
-    for rung, above in zip(ladder, [*lengths, float("inf")], strict=False):
-        crowded = above - rung.mean_length < 25
-        axes.axhline(rung.mean_length, color="0.55", linewidth=0.9, linestyle=(0, (4, 3)))
+    for group in _neighbours(ladder):
+        for rung in group:
+            axes.axhline(rung.mean, color="0.55", linewidth=0.9, linestyle=(0, (4, 3)))
         axes.annotate(
-            f"{rung.controller} {rung.mean_length:.0f}",
-            xy=(1.0, rung.mean_length),
+            ", ".join(f"{rung.controller} {rung.mean:.3g}" for rung in group),
+            xy=(1.0, group[-1].mean),
             xycoords=("axes fraction", "data"),
-            xytext=(-4, -2 if crowded else 2),
+            xytext=(-4, 2),
             textcoords="offset points",
             ha="right",
-            va="top" if crowded else "bottom",
+            va="bottom",
             fontsize=8,
             color="0.35",
         )
+
+
+def _neighbours(ladder: Sequence[Rung]) -> list[list[Rung]]:
+    """Group rungs whose lines lie so close that one label must do for them, from low to high."""
+    groups: list[list[Rung]] = []
+    highest = max((rung.mean for rung in ladder), default=0.0)
+    for rung in sorted(ladder, key=lambda rung: rung.mean):
+        if groups and rung.mean - groups[-1][-1].mean < 0.05 * highest:
+            groups[-1].append(rung)
+        else:
+            groups.append([rung])
+    return groups

@@ -1,0 +1,26 @@
+"""The reference ladder: what is reached without memory, with little of it, and with all there is.
+
+Scripted controllers of each class of information play an environment through its public interface;
+what they reach is known before anything is trained. See ``docs/ladder.md``.
+"""
+
+from thrust_pomdp.reference.catalogue import controllers
+from thrust_pomdp.reference.figures import LADDER, LADDERS, Ladder, stored_ladder
+from thrust_pomdp.reference.laws import Controller, RandomController
+from thrust_pomdp.reference.playing import play
+from thrust_pomdp.reference.rungs import Rung, ladder, measure, normalized
+
+__all__ = [
+    "LADDER",
+    "LADDERS",
+    "Controller",
+    "Ladder",
+    "RandomController",
+    "Rung",
+    "controllers",
+    "ladder",
+    "measure",
+    "normalized",
+    "play",
+    "stored_ladder",
+]
