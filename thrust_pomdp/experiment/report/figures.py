@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from thrust_pomdp.experiment.report.runs import (
+    ARM_ORDER,
     CURVE_EPISODES,
     MODES,
     Contest,
@@ -65,9 +65,14 @@ class Style(NamedTuple):
 
 
 def styles(arms: Sequence[str]) -> dict[str, Style]:
-    """Return a style for each arm; dashes tell apart what colours do not any more."""
-    endless = (Style(colour, dashes) for dashes in _DASHES for colour in _COLOURS)
-    return dict(zip(arms, itertools.cycle(endless), strict=False))
+    """Return a style for each arm: always the same for the arms of the package.
+
+    Dashes tell apart what colours do not any more.
+    """
+    known = list(ARM_ORDER)
+    others = [arm for arm in arms if arm not in known]
+    every = [Style(colour, dashes) for dashes in _DASHES for colour in _COLOURS]
+    return {arm: every[(known + others).index(arm) % len(every)] for arm in arms}
 
 
 def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]]]:
@@ -265,7 +270,8 @@ def _draw_scores(contest: Contest, width: float) -> Figure:
         arm: [(contest.scores(arm, mode), mode == "deterministic") for mode in MODES]
         for arm in contest.arms
     }
-    marks = [(rung.mean, rung_name(rung)) for rung in contest.ladder]
+    most = max((rung.mean for rung in contest.ladder), default=0.0)
+    marks = [(rung.mean, f"{rung_name(rung)} {number(rung.mean, most)}") for rung in contest.ladder]
     figure, axes = _draw_rows(rows, marks, width)
     axes.set_xlabel("mean return of the evaluation episodes", fontsize=9)
     from matplotlib.lines import Line2D
@@ -289,7 +295,7 @@ def _draw_gap(contest: Contest, width: float) -> Figure:
         ]
         for arm in contest.arms
     }
-    marks = [(0.0, "best memoryless"), (1.0, "exact model")]
+    marks = [(0.0, "best memoryless: 0"), (1.0, "exact model: 1")]
     figure, axes = _draw_rows(rows, marks, width)
     axes.set_xlabel("share of the memory gap closed", fontsize=9)
     return figure
@@ -351,7 +357,7 @@ def _draw_marks(axes: Any, marks: Sequence[tuple[float, str]]) -> None:
     inches = axes.figure.get_figwidth() * 0.9
     for (value, name), place in zip(marks, spread_out(fractions, 0.17 / inches), strict=True):
         axes.annotate(
-            f"{name} {number(value, high)}" if name != "exact model" or high > 2 else name,
+            name,
             xy=(value, 1.0), xycoords=("data", "axes fraction"),
             xytext=(place, 1.03), textcoords="axes fraction",
             rotation=40, ha="left", va="bottom", rotation_mode="anchor", fontsize=7.5, color=_GREY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -36,19 +36,21 @@ def joined(*children: str) -> Html:
     return Html("".join(c if isinstance(c, Html) else html.escape(c) for c in children))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], n_text: int = 1) -> Html:
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)
+) -> Html:
     """Return a table that scrolls sideways within its box where it is too wide.
 
     :param head: the columns' names
     :param rows: cells
-    :param n_text: how many of the first columns hold words; the others are numbers
+    :param words: columns that hold words; the others hold numbers
     """
 
     def row(tag: str, cells: Sequence[str]) -> Html:
         return element(
             "tr",
             *(
-                element(tag, cell, class_="words" if column < n_text else "number")
+                element(tag, cell, class_="words" if column in words else "number")
                 for column, cell in enumerate(cells)
             ),
         )

@@ -32,12 +32,15 @@ Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "u
 
 _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
-    "lstm-prev-action": "recurrent",
-    "sb3-contrib": "recurrent",
     "mlp": "none",
+    "lstm-prev-action": "recurrent",
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
+    "sb3-contrib": "recurrent",
 }
+
+#: The order of the package's arms on a page; arms of the user's own come after them.
+ARM_ORDER = tuple(_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,9 @@ def _contest(runs: Sequence[Run], memory: Mapping[str, Memory]) -> Contest:
         twin = of_arm.setdefault(run.spec["seed"], run)
         if twin is not run:
             raise ValueError(f"runs must differ, got {run.name} in {twin.source} and {run.source}")
-    by_seed = {arm: [of_arm[seed] for seed in sorted(of_arm)] for arm, of_arm in arms.items()}
+    order = [arm for arm in ARM_ORDER if arm in arms]
+    order += sorted(set(arms) - set(order))
+    by_seed = {arm: [arms[arm][seed] for seed in sorted(arms[arm])] for arm in order}
     spec = runs[0].spec
     return Contest(
         spec["env_id"],

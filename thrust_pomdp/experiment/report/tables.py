@@ -45,29 +45,36 @@ _MEMORY_NAMES: dict[Memory, str] = {
 
 def scores(contest: Contest) -> Html:
     """Return what each arm reaches, both ways of acting, the one that counts in bold."""
-    head = ["Arm", "Memory", "Runs", "Deterministic: IQM [95 %]", "Stochastic: IQM [95 %]",
-            "Median", "Mean"]  # fmt: skip
+    head = [
+        "Arm",
+        "Deterministic: IQM [95\N{NO-BREAK SPACE}%]",
+        "Stochastic: IQM [95\N{NO-BREAK SPACE}%]",
+    ]
     with_gap = can_normalize(contest)
     if with_gap:
-        head += ["Gap closed: IQM [95 %]", "Optimality gap [95 %]"]
-    return table(head, [_scores_row(contest, arm, with_gap) for arm in contest.arms], n_text=2)
+        head += [
+            "Gap closed: IQM [95\N{NO-BREAK SPACE}%]",
+            "Optimality gap [95\N{NO-BREAK SPACE}%]",
+        ]
+    head += ["Median", "Mean", "Runs", "Memory"]
+    rows = [_scores_row(contest, arm, with_gap) for arm in contest.arms]
+    return table(head, rows, words=(0, len(head) - 1))
 
 
 def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[str]:
-    chosen = contest.mode_of(arm)
-    cells = [label_of(arm), _MEMORY_NAMES[contest.memory_of(arm)], str(len(contest.arms[arm]))]
+    chosen, of_runs = contest.mode_of(arm), contest.scores(arm)
+    cells = [label_of(arm)]
     for mode in MODES:
         text = with_interval(estimate([contest.scores(arm, mode)]))
         cells.append(element("b", text) if mode == chosen else text)
-    of_runs = contest.scores(arm)
-    cells += [number(float(statistic([of_runs]))) for statistic in (run_median, mean)]
     if with_gap:
         shares = gap_closed(contest, arm)
         cells += [
             with_interval(estimate([shares], statistic), 1.0)
             for statistic in (interquartile_mean, optimality_gap)
         ]
-    return cells
+    cells += [number(float(statistic([of_runs]))) for statistic in (run_median, mean)]
+    return [*cells, str(of_runs.size), _MEMORY_NAMES[contest.memory_of(arm)]]
 
 
 def gap_closed(contest: Contest, arm: str) -> Floats:
@@ -93,7 +100,7 @@ def gains(verdict: Verdict) -> Html:
                 "" if gain.p is None else f"{gain.p:.2g}",
             ]
         )
-    return table(head, rows, n_text=2)
+    return table(head, rows, words=(0, 1))
 
 
 def cost(contest: Contest, scale: Scale) -> Html:
@@ -188,7 +195,7 @@ def recipes(contest: Contest) -> Html | None:
         for name in names
     ]
     cells = [[row[0], *map(Html, row[1:])] for row in rows]
-    return table(["", *map(label_of, flat)], cells, n_text=1 + len(flat))
+    return table(["", *map(label_of, flat)], cells, words=range(1 + len(flat)))
 
 
 def provenance(of: Sequence[Run]) -> Html | None:
@@ -200,7 +207,7 @@ def provenance(of: Sequence[Run]) -> Html | None:
         [name, Html("<br>".join(element("code", value) for value in values))]
         for name, values in known.items()
     ]
-    return table(["", "Value"], rows, n_text=2)
+    return table(["", "Value"], rows, words=(0, 1))
 
 
 def distinct(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -229,10 +236,10 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 #: Name in the table -> statistic of normalised scores, over several environments.
 _OVERALL: dict[str, Statistic] = {
-    "IQM [95 %]": interquartile_mean,
-    "Median [95 %]": task_median,
-    "Mean [95 %]": mean,
-    "Optimality gap [95 %]": optimality_gap,
+    "IQM [95\N{NO-BREAK SPACE}%]": interquartile_mean,
+    "Median [95\N{NO-BREAK SPACE}%]": task_median,
+    "Mean [95\N{NO-BREAK SPACE}%]": mean,
+    "Optimality gap [95\N{NO-BREAK SPACE}%]": optimality_gap,
 }
 
 

@@ -90,7 +90,7 @@ def _without_gain(gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
         )
     return "useless", (
         f"Memory is useless with these arms and this budget: none gains as much as the margin of "
-        f"{margin} over the best memoryless contestant. The most is {_gained(most)}."
+        f"{margin} over the best memoryless contestant. The largest {_gain_of(most)}."
     )
 
 
@@ -100,16 +100,17 @@ def _with_gain(sides: Sides, gains: Sequence[Gain], scale: Scale) -> tuple[Outco
         arm for arm in by_score if all(_helps(sides, gain, scale) for gain in _of_arm(gains, arm))
     ]
     if not helping:
-        gain = _over_best(gains, by_score[0])
-        return "not decided", _not_decided(f"{_gained(gain)}, and {_open(sides, gain, scale)}")
+        failing = [g for g in _of_arm(gains, by_score[0]) if not _helps(sides, g, scale)]
+        gain = min(failing, key=lambda gain: gain.value)
+        return "not decided", _not_decided(f"the {_gain_of(gain)}, and {_open(gain, scale)}")
     short = {arm: _short_of_needed(sides, arm, scale) for arm in helping}
     needing = [arm for arm in helping if short[arm] is None]
     if needing:
         return "needed", _needed(sides, needing[0], scale)
     best = helping[0]
     return "helps", (
-        f"Memory helps: {_reaches(sides, best)}, {_gained(_over_best(gains, best))}. Is it needed? "
-        f"{short[best]}."
+        f"Memory helps: {_reaches(sides, best)}; the {_gain_of(_over_best(gains, best))}. Is it "
+        f"needed? {short[best]}."
     )
 
 
@@ -139,41 +140,37 @@ def _short_of_needed(sides: Sides, best: str, scale: Scale) -> str | None:
     ends = estimate([sides.memory[best]]).interval
     assert ends is not None
     if ends[0] < scale.bar:
-        return f"Not shown, since {label_of(best)} is not surely at {bar}"
+        return f"Not shown, since {label_of(best)} does not surely reach {bar}"
     for arm, scores in sides.memoryless.items():
         ends = estimate([scores]).interval
         assert ends is not None
         if ends[1] >= scale.bar:
-            return f"No, {label_of(arm)} may reach {bar} without"
+            return f"Not shown, since {label_of(arm)} may reach {bar} without"
     if scale.floor is not None and scale.floor.interval[1] >= scale.bar:
-        return f"No, a memoryless controller reaches {bar}"
+        return f"No, a memoryless controller may reach {bar} too"
     return None
 
 
-def _open(sides: Sides, gain: Gain, scale: Scale) -> str:
-    """Return what keeps the arm that did best from counting."""
+def _open(gain: Gain, scale: Scale) -> str:
+    """Return what keeps a gain from counting."""
     if gain.interval[0] <= 0:
-        return "no gain at all cannot be ruled out"
+        return "that there is none cannot be ruled out"
     if gain.value < scale.margin:
-        return f"that is below the margin of {number(scale.margin)}, surely or not"
-    if gain.p is not None and gain.p > ERROR / len(sides.memory):
-        return f"the exact test gives p = {gain.p:.2g} only"
-    return "over another memoryless contestant less is sure"
+        return f"whether it reaches the margin of {number(scale.margin)} is open"
+    return f"the exact test gives p = {gain.p:.2g}, too much for so many arms"
 
 
-def _gained(gain: Gain) -> str:
+def _gain_of(gain: Gain) -> str:
     over = "the best memoryless controller found" if gain.over is None else label_of(gain.over)
     size = max(abs(end) for end in (*gain.interval, gain.value))
-    return (
-        f"a gain of {with_interval(Estimate(gain.value, gain.interval), size)} of "
-        f"{label_of(gain.arm)} over {over}"
-    )
+    value = with_interval(Estimate(gain.value, gain.interval), size)
+    return f"gain of {label_of(gain.arm)} over {over} is {value}"
 
 
 def _missing(contest: Contest) -> str:
     sides = [
-        (with_memory, [arm for arm in contest.arms if (contest.memory_of(arm) in kinds)])
-        for with_memory, kinds in (
+        (what, [arm for arm in contest.arms if contest.memory_of(arm) in kinds])
+        for what, kinds in (
             ("with memory", ("previous action", "frames", "recurrent")),
             ("without", ("none",)),
         )

@@ -6,6 +6,9 @@ import math
 
 from thrust_pomdp.experiment.statistics import Estimate, Reached
 
+#: From this size on so many digits after the point; below all of them three significant ones.
+_DIGITS = ((10_000, 0), (10, 1), (1, 2), (0.01, 3))
+
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -14,6 +17,8 @@ def number(value: float, scale: float | None = None) -> str:
 
     >>> number(498.349), number(-0.1234), number(2.0, scale=500.0), number(23456.7)
     ('498.3', '−0.123', '2.0', '23,457')
+    >>> number(0.98765, scale=1.0), number(0.00012345), number(0.0)
+    ('0.99', '0.000123', '0.000')
 
     :param value: what to write
     :param scale: size of the numbers it stands among; its own by default
@@ -21,7 +26,7 @@ def number(value: float, scale: float | None = None) -> str:
     size = abs(value if scale is None else scale)
     if not math.isfinite(value):
         return "none"
-    digits = 0 if size >= 10_000 else 1 if size >= 10 else 3 if size >= 0.01 or not size else None
+    digits = next((digits for least, digits in _DIGITS if size >= least), None if size else 3)
     text = f"{value:.3g}" if digits is None else f"{value:,.{digits}f}"
     return _MINUS + text[1:] if text.startswith("-") and float(text.replace(",", "")) else text
 
