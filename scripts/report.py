@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.perf_counter()
     try:
         report = write_report(args.folders, args.out, memory, args.margin, args.solved)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     for title, verdict in report.verdicts.items():

@@ -40,7 +40,7 @@ def result(
     extras: bool = True,
     n_episodes: tuple[int, int] = (100, 1000),
 ) -> dict[str, Any]:
-    """The fields of a result; the mean of its deterministic episodes is exactly ``score``."""
+    """The fields of a result; the mean of its deterministic episodes is ``score``."""
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     timesteps = np.arange(1, 99) * 2048
     shape = 1 / (1 + np.exp(-(timesteps / 200_352 - rng.normal(0.4, 0.05)) * 12))
@@ -55,7 +55,7 @@ def result(
         },
         "final": float(means[-1]),
         "best": float(means.max()),
-        "deterministic": (score + noise - noise.mean()).tolist(),
+        "deterministic": (score + (noise - noise.mean())).tolist(),
         "stochastic": rng.normal(drawn, 5, n_episodes[1]).tolist(),
         "timesteps": 200_704,
         "seconds": float(rng.normal(20 if "lstm" in arm else 12, 0.5)),

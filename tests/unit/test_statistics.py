@@ -116,7 +116,7 @@ class TestMannWhitney:
     @pytest.mark.parametrize("sizes", [(1, 1), (3, 3), (5, 3), (2, 6), (4, 4)])
     def test_equals_the_enumeration_with_ties_and_without(self, sizes):
         rng = np.random.default_rng(2)
-        for spread in (3, 1000):
+        for spread in (3, 4, 5, 6, 1000):
             first, second = (rng.integers(0, spread, size).tolist() for size in sizes)
             expected = self.by_enumeration(first, second)
             assert mann_whitney_p(first, second) == pytest.approx(expected)

@@ -77,7 +77,9 @@ def write_report(
     :param solved: score that counts as doing the task; by the rule if None
     :raises ValueError: if there is nothing to report, a file is no result, runs are there twice, or
         a margin is given for several environments at once
+    :raises ImportError: if matplotlib is missing, with the command that installs it
     """
+    _check_installed()
     if not folders:
         raise ValueError("folders must hold at least one, got none")
     runs: list[Run] = []
@@ -98,3 +100,12 @@ def write_report(
     page = write_page(found, verdicts, failures, out or folders[0])
     titles = [contest.title for contest in found]
     return Report(page, dict(zip(titles, verdicts, strict=True)), len(runs), failures)
+
+
+def _check_installed() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "the report draws with matplotlib: pip install 'thrust-pomdp[compare]'"
+        ) from error

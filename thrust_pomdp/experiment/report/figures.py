@@ -219,17 +219,30 @@ def _draw_ladder(axes: Any, ladder: Sequence[Rung]) -> None:
     room = 0.03 * (high - low)
     low, high = (0.0 if low >= 0 and low < 0.3 * high else low - room), high + room
     axes.set_ylim(low, high)
-    heights = spread_out([(mean - low) / (high - low) for mean in means], 0.062)
+    places = [(mean - low) / (high - low) for mean in means]
+    heights = spread_out(places, 0.062)
     for rung, height in zip(ladder, heights, strict=True):
         axes.axhline(rung.mean, color="0.6", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
         axes.annotate(
             f"{rung_name(rung)} {number(rung.mean, high)}",
-            xy=(1.0, rung.mean), xycoords=("axes fraction", "data"),
-            xytext=(1.02, height), textcoords="axes fraction",
-            ha="left", va="center", fontsize=7.5, color=_GREY, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "0.7", "linewidth": 0.6, "shrinkA": 1,
-                        "shrinkB": 0},
+            xy=(1.025, height), xycoords="axes fraction", ha="left", va="center",
+            fontsize=7.5, color=_GREY, annotation_clip=False,
         )  # fmt: skip
+    _draw_leaders(axes, [((1.0, p), (1.02, h)) for p, h in zip(places, heights, strict=True)])
+
+
+def _draw_leaders(
+    axes: Any, leaders: Sequence[tuple[tuple[float, float], tuple[float, float]]]
+) -> None:
+    """Draw lines from what is named to its name, in fractions of the axes."""
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(
+        LineCollection(
+            leaders, colors="0.7", linewidths=0.6, transform=axes.transAxes, clip_on=False
+        ),
+        autolim=False,
+    )
 
 
 def rung_name(rung: Rung) -> str:
@@ -355,13 +368,11 @@ def _draw_marks(axes: Any, marks: Sequence[tuple[float, str]]) -> None:
     low, high = axes.get_xlim()
     fractions = [(value - low) / (high - low) for value, _ in marks]
     inches = axes.figure.get_figwidth() * 0.9
-    for (value, name), place in zip(marks, spread_out(fractions, 0.17 / inches), strict=True):
+    places = spread_out(fractions, 0.17 / inches)
+    for (_, name), place in zip(marks, places, strict=True):
         axes.annotate(
-            name,
-            xy=(value, 1.0), xycoords=("data", "axes fraction"),
-            xytext=(place, 1.03), textcoords="axes fraction",
-            rotation=40, ha="left", va="bottom", rotation_mode="anchor", fontsize=7.5, color=_GREY,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "0.7", "linewidth": 0.6, "shrinkA": 0,
-                        "shrinkB": 0},
+            name, xy=(place, 1.035), xycoords="axes fraction", rotation=40, ha="left", va="bottom",
+            rotation_mode="anchor", fontsize=7.5, color=_GREY, annotation_clip=False,
         )  # fmt: skip
+    axes.set_xlim(low, high)
+    _draw_leaders(axes, [((f, 1.0), (p, 1.03)) for f, p in zip(fractions, places, strict=True)])

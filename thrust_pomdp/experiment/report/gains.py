@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -70,10 +71,10 @@ def sides_of(contest: Contest) -> tuple[Sides, list[str]]:
 
 def gains_of(sides: Sides, scale: Scale) -> list[Gain]:
     """Compare every arm with memory with every memoryless contestant."""
-    # A seed each: two arms of as many runs would otherwise draw the same ones.
+    # A seed each, whoever else takes part: two arms of as many runs must not draw the same ones.
     samples = {
-        arm: resampled([scores], interquartile_mean, seed=1 + number)
-        for number, (arm, scores) in enumerate((sides.memory | sides.memoryless).items())
+        arm: resampled([scores], interquartile_mean, seed=zlib.crc32(arm.encode()))
+        for arm, scores in (sides.memory | sides.memoryless).items()
     }
     over: list[str | None] = list(sides.memoryless)
     if scale.floor is not None:

@@ -139,6 +139,7 @@ def _draw(about: str, draw: Any, path: Path) -> Html:
             figure.savefig(drawing, format="svg", metadata={"Date": None})
             drawings.append(drawing.getvalue())
             if width == WIDE:
+                figure.set_layout_engine("none")  # it is laid out, and that takes long
                 figure.savefig(path, metadata={"Software": None})
     return picture(about, *drawings)
 

@@ -89,8 +89,9 @@ def _without_gain(gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
             "did not learn to use their memory"
         )
     return "useless", (
-        f"Memory is useless with these arms and this budget: none gains as much as the margin of "
-        f"{margin} over the best memoryless contestant. The largest {_gain_of(most)}."
+        "Memory is useless with these arms and this budget: none gains as much as the margin of "
+        f"{margin} over the best memoryless contestant. The largest is the {_of_whom(most)}, "
+        f"{_value_of(most)}."
     )
 
 
@@ -102,14 +103,17 @@ def _with_gain(sides: Sides, gains: Sequence[Gain], scale: Scale) -> tuple[Outco
     if not helping:
         failing = [g for g in _of_arm(gains, by_score[0]) if not _helps(sides, g, scale)]
         gain = min(failing, key=lambda gain: gain.value)
-        return "not decided", _not_decided(f"the {_gain_of(gain)}, and {_open(gain, scale)}")
+        return "not decided", _not_decided(
+            f"the {_of_whom(gain)} is {_value_of(gain)}, and {_open(gain, scale)}"
+        )
     short = {arm: _short_of_needed(sides, arm, scale) for arm in helping}
     needing = [arm for arm in helping if short[arm] is None]
     if needing:
         return "needed", _needed(sides, needing[0], scale)
     best = helping[0]
+    gain = _over_best(gains, best)
     return "helps", (
-        f"Memory helps: {_reaches(sides, best)}; the {_gain_of(_over_best(gains, best))}. Is it "
+        f"Memory helps: {_reaches(sides, best)}; the {_of_whom(gain)} is {_value_of(gain)}. Is it "
         f"needed? {short[best]}."
     )
 
@@ -160,11 +164,14 @@ def _open(gain: Gain, scale: Scale) -> str:
     return f"the exact test gives p = {gain.p:.2g}, too much for so many arms"
 
 
-def _gain_of(gain: Gain) -> str:
+def _of_whom(gain: Gain) -> str:
     over = "the best memoryless controller found" if gain.over is None else label_of(gain.over)
+    return f"gain of {label_of(gain.arm)} over {over}"
+
+
+def _value_of(gain: Gain) -> str:
     size = max(abs(end) for end in (*gain.interval, gain.value))
-    value = with_interval(Estimate(gain.value, gain.interval), size)
-    return f"gain of {label_of(gain.arm)} over {over} is {value}"
+    return with_interval(Estimate(gain.value, gain.interval), size)
 
 
 def _missing(contest: Contest) -> str:
