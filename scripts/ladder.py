@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from options import add_env_options, positive
+from options import add_env_options, positive, seed
 
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
 from thrust_pomdp.reference.figures import write_figures
@@ -48,7 +48,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--episodes", type=positive, default=6000,
                         help="episodes of each controller (default: %(default)s)")  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the first episode, and of the search"
+        "--seed", type=seed, default=0, help="of the first episode, and of the search"
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1,
                         help="processes (default: one per core)")  # fmt: skip
@@ -60,7 +60,26 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.env is None and (args.env_kwargs or args.search):
         parser.error("--env-kwargs and --search need --env")
+    if args.episodes < 2:
+        parser.error(f"argument --episodes: must be at least 2, got {args.episodes}")
     return args
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Find out before all is measured, not after, what could not be written.
+
+    :raises ValueError: for a page without marks, or a picture that is no PNG
+    :raises OSError: for a page that is not there, or folders that cannot be made
+    """
+    if args.markdown is not None:
+        markdown(args.markdown.read_text(), [])
+    if args.plot is not None and args.plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot must name a .png file, got {args.plot}")
+    for path in (args.csv, args.plot):
+        if path is not None:
+            if path.is_dir():
+                raise ValueError(f"--csv and --plot must name files, got the folder {path}")
+            path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def measured(
@@ -86,7 +105,7 @@ def _measure(work: tuple[str, dict[str, Any], Controller, int, int]) -> Rung:
 
 
 def search_all(env_id: str, kwargs: dict[str, Any], seed: int) -> None:
-    """Seek gains for all classes of information, and store them where they beat the stored ones."""
+    """Seek gains for all classes of information, and store the best: the stored ones compete."""
     task = task_of(make_single(env_id, **kwargs).unwrapped)
     for law in LAWS:
         gains, score = search(env_id, task, law, seed, **kwargs)
@@ -99,10 +118,11 @@ def main(arguments: list[str] | None = None) -> int:
     kwargs = dict(args.env_kwargs)
     settings = [(args.env, kwargs)] if args.env else [*((i, {}) for i in ENVIRONMENTS), *EXTRA]
     try:
+        check_outputs(args)
         if args.search:
             search_all(args.env, kwargs, args.seed)
         ladders = measured(settings, args.episodes, args.seed, args.jobs)
-    except (gym.error.Error, ValueError, TypeError) as error:
+    except (gym.error.Error, OSError, ValueError, TypeError) as error:
         print(f"ladder: {error}", file=sys.stderr)
         return 2
     print("\n\n".join(text(ladder) for ladder in ladders))

@@ -146,7 +146,10 @@ def print_energy(flights: dict[str, Flight]) -> None:
     print("Pushing always to the side to which the pole leans, first 30 steps:")
     for integrator, flight in flights.items():
         early = Flight(flight.theta[:31], flight.velocity[:31])
-        print(f"  {NAMES[integrator]:<28} energy gained per step {gain_per_step(early):+.4f} 1/s^2")
+        lives = np.isfinite(flight.theta).sum(axis=0)
+        over = f"over {len(flight.theta) - 1}" if np.median(lives) == len(flight.theta) else ""
+        print(f"  {NAMES[integrator]:<28} energy gained per step {gain_per_step(early):+.4f} 1/s^2"
+              f", median life {over or f'{np.median(lives):.0f}'} steps")  # fmt: skip
     print(f"  of it tau^2 U'^2 / 2 with the push alone: {TAU**2 * PUSH**2 / 2:.4f}; the pole falls "
           f"at an energy of {PUSH * FALLEN - GRAVITY * FALLEN**2 / 2:.2f}\n")  # fmt: skip
 
@@ -251,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--episodes", type=positive, default=10_000,
+    parser.add_argument("--episodes", type=positive, default=6000,
                         help="episodes of each controller (default: %(default)s)")  # fmt: skip
     parser.add_argument("--plot", type=Path, default=DOCS / "masking.png", metavar="PNG",
                         help="where to draw (default: %(default)s)")  # fmt: skip

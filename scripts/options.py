@@ -24,6 +24,13 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value
+
+
 def add_env_options(parser: argparse.ArgumentParser, default: str | None) -> None:
     """Add ``--env`` and ``--env-kwargs``."""
     parser.add_argument("--env", default=default, help="environment id")

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
-from options import add_env_options, positive
+from options import add_env_options, positive, seed
 from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
@@ -50,7 +50,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="statistics that VecNormalizeVisible or VecNormalize saved with "
                         "the model")  # fmt: skip
     add_env_options(parser, default=None)  # the run's, or DEFAULT_ENV
-    parser.add_argument("--seed", type=int, default=0, help="of environment and actions")
+    parser.add_argument("--seed", type=seed, default=0, help="of environment and actions")
     parser.add_argument("--episodes", type=positive, default=1, help="episodes to play")
     parser.add_argument("--max-steps", type=positive, default=1000,
                         help="stop after so many steps of all episodes together")  # fmt: skip

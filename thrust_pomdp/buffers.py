@@ -201,8 +201,8 @@ class _SequenceStorage:
         _put("action", self.actions[step], action)
         _put("reward", self.rewards[step], reward)
         _put("episode_start", self.episode_starts[step], episode_start)
-        _put("value", self.values[step], value.detach().cpu().numpy())
-        _put("log_prob", self.log_probs[step], log_prob.detach().cpu().numpy())
+        _put("value", self.values[step], _on_host(value))
+        _put("log_prob", self.log_probs[step], _on_host(log_prob))
         self.pos = step + 1
         self.full = self.pos == self.buffer_size
         self._batch = None
@@ -229,7 +229,7 @@ class _SequenceStorage:
             if name not in self._recorded:
                 shape = (self.buffer_size, *tensor.shape)
                 self._recorded[name] = np.zeros(shape, dtype=np.float32)
-            self._recorded[name][self.pos] = tensor.detach().cpu().numpy()
+            self._recorded[name][self.pos] = _on_host(tensor)
 
     def _recorded_states(self, name: str) -> Array:
         if not self.record_states:
@@ -409,13 +409,21 @@ class _SequenceStorage:
         )
 
 
-def _put(name: str, row: Array, array: Any) -> None:
+def _put(name: str, row: Array, given: Any) -> None:
     """Write one step's numbers into a row of the storage, whatever their shape."""
-    if np.shape(array) != row.shape:
-        if np.size(array) != row.size:
-            raise ValueError(f"{name} must hold {row.size} numbers, got {np.size(array)}")
-        array = np.reshape(array, row.shape)
+    array = np.asarray(given)
+    if array.shape != row.shape:
+        if array.size != row.size:
+            raise ValueError(f"{name} must hold {row.size} numbers, got {array.size}")
+        array = array.reshape(row.shape)
     row[...] = array
+
+
+def _on_host(tensor: th.Tensor) -> Array:
+    """Return a tensor's numbers; a tensor that is ready for it is spared two copies of itself."""
+    if tensor.is_cpu and not tensor.requires_grad:
+        return tensor.numpy()
+    return tensor.detach().cpu().numpy()
 
 
 def _copy(tensor: th.Tensor) -> th.Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from torch import nn
 from torch.autograd.function import once_differentiable
 
 
@@ -55,6 +56,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
+def _check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
+    """Refuse sizes that do not fit: the loops would read and write beyond the arrays.
+
+    :param parts: by the part's name, the array or tensor and the shape it must have
+    :raises ValueError: naming the part, the shape it must have and the shape it has
+    """
+    for name, (part, shape) in parts.items():
+        if part.shape != shape:
+            raise ValueError(f"{name} must be of shape {shape}, got {tuple(part.shape)}")
+
+
 def _over_rows(
     kernel: Callable[..., None], shared: tuple[Any, ...], rows: tuple[Any, ...], work: int
 ) -> None:
@@ -72,7 +84,12 @@ def _over_rows(
     n_parts = min(th.get_num_threads(), n_pairs, max(work // _WORK_PER_THREAD, 1))
     bounds = [2 * (n_pairs * part // n_parts) for part in range(n_parts)] + [len(rows[0])]
     parts = [tuple(array[start:end] for array in rows) for start, end in itertools.pairwise(bounds)]
-    futures = [_helpers().submit(kernel, *shared, *part) for part in parts[1:]]
+    futures = []
+    for part in parts[1:]:
+        try:
+            futures.append(_helpers().submit(kernel, *shared, *part))
+        except RuntimeError:  # the main thread has ended, this one goes on: no helpers any more
+            kernel(*shared, *part)
     kernel(*shared, *parts[0])
     for future in futures:
         future.result()
@@ -106,9 +123,16 @@ class LSTMRows(th.autograd.Function):
         :param c: the cell state likewise
         :param w_ih: torch's ``weight_ih``; the others follow in torch's order
         :return: outputs ``[n_seq, n_steps, hidden]``, last hidden and last cell state
+        :raises ValueError: if the sizes do not fit together
         """
-        n_seq, n_steps, n_features = features.shape
-        size = w_hh.shape[1]
+        n_seq, n_steps, _ = features.shape
+        n_features, size = w_ih.shape[1], w_hh.shape[1]
+        _check_shapes(
+            features=(features, (n_seq, n_steps, n_features)),
+            episode_starts=(starts, (n_seq, n_steps)),
+            hidden_state=(h, (n_seq, size)),
+            cell_state=(c, (n_seq, size)),
+        )
         inputs = features.new_empty(n_seq, n_steps, n_features + size)
         inputs[..., :n_features] = features
         inputs[:, 0, n_features:] = h
@@ -168,10 +192,19 @@ def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> 
         return weights.numpy(), bias.numpy()
 
 
+def _identity(weights: tuple[th.Tensor, ...]) -> list[int]:
+    """Return numbers that change when weights are changed in place, or given other memory.
+
+    What is written through ``weight.data`` (``weight.data.mul_(2)``) torch does not count.
+    """
+    return [number for weight in weights for number in (weight._version, weight.data_ptr())]
+
+
 class CompiledCell:
     """One LSTM layer's step, with its weights laid out for the loops.
 
-    They are laid out anew when the layer's weights have changed since the last step.
+    They are laid out anew when the layer's weights have changed since the last step, unless they
+    were written to through ``.data``.
 
     :param kernels: the compiled loops
     :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases
@@ -180,7 +213,7 @@ class CompiledCell:
     def __init__(self, kernels: ModuleType, weights: tuple[th.Tensor, ...]) -> None:
         self._kernels = kernels
         self._weights = weights
-        self._versions: list[int] = []
+        self._laid_out: list[int] = []
         self._transposed: tuple[Any, Any] = (None, None)
 
     def __call__(
@@ -192,32 +225,68 @@ class CompiledCell:
         :param states: hidden and cell state, each ``[1, n_envs, hidden]``
         :param starts: ``[n_envs]``, bool; memory is zeroed first where true
         :return: the output ``[n_envs, hidden]`` and the states after the step
+        :raises ValueError: if the sizes do not fit together
         """
-        versions = [weight._version for weight in self._weights]
-        if versions != self._versions:
-            self._versions, self._transposed = versions, transposed_weights(*self._weights)
-        h, c = (np.empty_like(state.numpy()) for state in states)
-        self._kernels.lstm_step(
-            *self._transposed,
-            features.contiguous().numpy(),
-            *(state.numpy()[0] for state in states),
-            starts.numpy(),
-            h[0],
-            c[0],
+        identity = _identity(self._weights)
+        if identity != self._laid_out:
+            self._laid_out, self._transposed = identity, transposed_weights(*self._weights)
+        inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
+        h, c = states[0].numpy(), states[1].numpy()
+        n_envs, size = len(inputs), len(self._transposed[1]) // 4
+        _check_shapes(
+            features=(inputs, (n_envs, len(self._transposed[0]) - size)),
+            hidden_state=(h, (1, n_envs, size)),
+            cell_state=(c, (1, n_envs, size)),
+            episode_starts=(flags, (n_envs,)),
         )
-        hidden = th.from_numpy(h)
-        return hidden[0], (hidden, th.from_numpy(c))
+        new_h, new_c = np.empty_like(h), np.empty_like(c)
+        self._kernels.lstm_step(*self._transposed, inputs, h[0], c[0], flags, new_h[0], new_c[0])
+        hidden = th.from_numpy(new_h)
+        return hidden[0], (hidden, th.from_numpy(new_c))
 
 
-def sample_categorical(kernels: ModuleType, logits: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-    """Draw an action for each row of ``[n, n_actions]`` logits, and its log-probability.
+class CompiledCategoricalHeads:
+    """Linear heads of actor and critic, and the draw of an action.
 
     Random numbers come from torch's global generator, as they do in SB3's distributions.
+
+    :param kernels: the compiled loops
+    :param action_net: the actor's head, with a bias
+    :param value_net: the critic's head, with a bias
     """
-    race = th.empty_like(logits).exponential_()
-    actions, log_prob = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
-    kernels.sample_categorical(logits.numpy(), race.numpy(), actions, log_prob)
-    return th.from_numpy(actions), th.from_numpy(log_prob)
+
+    def __init__(self, kernels: ModuleType, action_net: nn.Linear, value_net: nn.Linear) -> None:
+        self._kernels = kernels
+        self._weights = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
+        self._viewed: list[int] = []
+        self._views: tuple[Any, ...] = ()
+
+    def __call__(
+        self, memory_pi: th.Tensor, memory_vf: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """Act, without a gradient.
+
+        :param memory_pi: ``[n_envs, size]``
+        :param memory_vf: ``[n_envs, size]``
+        :return: actions ``[n_envs]``, values ``[n_envs, 1]``, log-probabilities ``[n_envs]``
+        :raises ValueError: if the sizes do not fit together
+        """
+        pointers = [weight.data_ptr() for weight in self._weights]
+        if pointers != self._viewed:  # changes in place are seen through the views
+            self._viewed = pointers
+            self._views = tuple(weight.detach().numpy() for weight in self._weights)
+        pi, vf = memory_pi.numpy(), memory_vf.numpy()
+        n_envs, (n_actions, size_pi) = len(pi), self._views[0].shape
+        _check_shapes(
+            memory_pi=(pi, (n_envs, size_pi)),
+            memory_vf=(vf, (n_envs, self._views[2].shape[1])),
+        )
+        race = th.empty(n_envs, n_actions, dtype=th.float32).exponential_().numpy()
+        actions = np.empty(n_envs, dtype=np.int64)
+        log_prob = np.empty(n_envs, dtype=np.float32)
+        values = np.empty((n_envs, 1), dtype=np.float32)
+        self._kernels.categorical_heads(*self._views, pi, vf, race, actions, log_prob, values)
+        return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
 
 
 class CategoricalPPOLoss(th.autograd.Function):
@@ -241,7 +310,17 @@ class CategoricalPPOLoss(th.autograd.Function):
             each ``[rows]``
         :param coefficients: ``clip_range``, ``clip_range_vf`` (infinity for none), ``ent_coef``,
             ``vf_coef`` and whether to normalise advantages
+        :raises ValueError: if sizes do not fit together or an action does not exist
         """
+        rows, n_actions = logits.shape
+        names = ("actions", "old_log_prob", "old_values", "advantages", "returns")
+        steps = dict(zip(names, batch, strict=True), values=values)
+        _check_shapes(**{name: (part, (rows,)) for name, part in steps.items()})
+        least, greatest = (action.item() for action in batch[0].aminmax())
+        if least < 0 or greatest >= n_actions:
+            raise ValueError(
+                f"actions must be from 0 to {n_actions - 1}, got values from {least} to {greatest}"
+            )
         grad_logits, grad_values = th.empty_like(logits), th.empty_like(values)
         sums = th.zeros(5, dtype=th.float64)
         kernels.categorical_ppo(

@@ -244,24 +244,46 @@ def _log_softmax(logits, out):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def sample_categorical(logits, race, actions, log_prob):  # type: ignore[no-untyped-def]
-    """Draw an action for each row by the exponential race, argmax of p / E with E ~ Exp(1).
+def categorical_heads(  # type: ignore[no-untyped-def]
+    pi_weights, pi_bias, vf_weights, vf_bias, memory_pi, memory_vf, race, actions, log_prob, values
+):
+    """Draw an action for each row and estimate its value, by linear heads.
 
-    :param logits: ``[n, n_actions]``
+    Actions are drawn by the exponential race: argmax of p / E with E ~ Exp(1).
+
+    :param pi_weights: ``[n_actions, size]``
+    :param pi_bias: ``[n_actions]``
+    :param vf_weights: ``[1, size]``
+    :param vf_bias: ``[1]``
+    :param memory_pi: what the actor's head reads, ``[n, size]``
+    :param memory_vf: what the critic's head reads, ``[n, size]``
     :param race: standard exponential numbers, ``[n, n_actions]``
     :param actions: output, int64 ``[n]``
     :param log_prob: output, ``[n]``
+    :param values: output, ``[n, 1]``
     """
-    row = np.empty(logits.shape[1], dtype=logits.dtype)
-    for n in range(len(logits)):
-        _log_softmax(logits[n], row)
+    n_actions = len(pi_bias)
+    row = np.empty(n_actions, dtype=memory_pi.dtype)
+    for n in range(len(memory_pi)):
+        values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
+        for a in range(n_actions):
+            row[a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
+        _log_softmax(row, row)
         best, winner = np.exp(row[0]) / race[n, 0], 0
-        for a in range(1, len(row)):
+        for a in range(1, n_actions):
             score = np.exp(row[a]) / race[n, a]
             if score > best:
                 best, winner = score, a
         actions[n] = winner
         log_prob[n] = row[winner]
+
+
+@_compile
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    total = _f32(0)
+    for j in range(len(a)):
+        total += a[j] * b[j]
+    return total
 
 
 @_compile

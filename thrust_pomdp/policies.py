@@ -222,7 +222,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def zero_states(self, n_envs: int) -> RNNStates:
         """Return the states of ``n_envs`` environments that remember nothing."""
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
-        zeros = th.zeros(n_layers, n_envs, hidden_size, device=self.device)
+        # A program may have changed torch's default type since the weights were made.
+        dtype = next(self.lstm_actor.parameters()).dtype
+        zeros = th.zeros(n_layers, n_envs, hidden_size, dtype=dtype, device=self.device)
         pi = (zeros, zeros)
         return RNNStates(pi, (zeros, zeros) if self.enable_critic_lstm else pi)
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
-from thrust_pomdp.compiled import CompiledCell, kernels_for, sample_categorical
+from thrust_pomdp.compiled import CompiledCategoricalHeads, CompiledCell, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
@@ -30,6 +30,9 @@ Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tens
 
 #: (features, states, starts) -> (output, states)
 Cell = Callable[[th.Tensor, LSTMState, th.Tensor], tuple[th.Tensor, LSTMState]]
+
+#: (what the actor remembers, what the critic does) -> (actions, values, log-probabilities)
+Heads = Callable[[th.Tensor, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor]]
 
 #: Methods whose meaning the prepared step relies on: where a subclass changes one, it is not used.
 _METHODS = (
@@ -59,8 +62,7 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
-    sample = _make_sampler(policy)
-    value_weight, value_bias = policy.value_net.weight, policy.value_net.bias
+    act = _make_heads(policy)
     action_shape = (-1, *(policy.action_space.shape or ()))
 
     def step(
@@ -80,8 +82,7 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
             memory_vf = vf_head(memory_vf)
         if pi_head is not None:
             memory_pi = pi_head(memory_pi)
-        values = linear(memory_vf, value_weight, value_bias)
-        actions, log_prob = sample(memory_pi)
+        actions, values, log_prob = act(memory_pi, memory_vf)
         return actions.reshape(action_shape), values, log_prob, RNNStates(pi_states, vf_states)
 
     return step
@@ -96,26 +97,26 @@ def _make_cell(lstm: nn.LSTM) -> Cell:
     return lambda features, states, starts: lstm_step(lstm, features, states, starts)
 
 
-def _make_sampler(
-    policy: RecurrentActorCriticPolicy,
-) -> Callable[[th.Tensor], tuple[th.Tensor, th.Tensor]]:
-    """Return what draws actions, and their log-probabilities, from what the actor makes of it."""
-    action_net, action_dist = policy.action_net, policy.action_dist
+def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
+    """Return what draws actions and estimates values from what the agent remembers."""
+    action_net, value_net, action_dist = policy.action_net, policy.value_net, policy.action_dist
     assert isinstance(action_net, nn.Linear)
-    weight, bias = action_net.weight, action_net.bias
-    kernels = kernels_for(weight)
-    if kernels is not None and isinstance(action_dist, PlainCategoricalDistribution):
-        return lambda latent: sample_categorical(kernels, linear(latent, weight, bias))
+    kernels = kernels_for(*action_net.parameters(), *value_net.parameters())
+    with_bias = action_net.bias is not None and value_net.bias is not None
+    if kernels is not None and with_bias and type(action_dist) is PlainCategoricalDistribution:
+        return CompiledCategoricalHeads(kernels, action_net, value_net)
     # A Gaussian's spread is a parameter of its own.
     spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
+    pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))
 
-    def sample(latent: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+    def act(memory_pi: th.Tensor, memory_vf: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        values = linear(memory_vf, *vf_weights)
         distribution: Any = action_dist
-        distribution = distribution.proba_distribution(linear(latent, weight, bias), *spread)
+        distribution = distribution.proba_distribution(linear(memory_pi, *pi_weights), *spread)
         actions = distribution.sample()
-        return actions, distribution.log_prob(actions)
+        return actions, values, distribution.log_prob(actions)
 
-    return sample
+    return act
 
 
 def _is_common(policy: RecurrentActorCriticPolicy) -> bool:

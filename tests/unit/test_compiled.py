@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import subprocess
 import sys
 import warnings
 
@@ -15,8 +16,16 @@ from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
 from thrust_pomdp import RecurrentPPO, compiled, losses, sequences
-from thrust_pomdp.compiled import CategoricalPPOLoss, CompiledCell, kernels_for, load_kernels
+from thrust_pomdp.compiled import (
+    CategoricalPPOLoss,
+    CompiledCategoricalHeads,
+    CompiledCell,
+    kernels_for,
+    load_kernels,
+)
+from thrust_pomdp.distributions import PlainCategoricalDistribution
 from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step
+from thrust_pomdp.stepping import make_step
 
 kernels = load_kernels()
 pytestmark = pytest.mark.skipif(kernels is None, reason="Numba is missing or switched off")
@@ -114,6 +123,83 @@ class TestLSTM:
         assert (features.grad != 0).all()
 
 
+class TestSizesThatDoNotFit:
+    """The loops do not look at bounds: torch would raise here, they would read beyond the end."""
+
+    @pytest.mark.parametrize(
+        ("name", "shape"),
+        [
+            ("features", (2, 5, 3)),
+            ("features", (2, 5, 5)),
+            ("episode_starts", (3, 5)),
+            ("episode_starts", (2, 4)),
+            ("hidden_state", (1, 1, 8)),
+            ("hidden_state", (1, 2, 1)),
+            ("cell_state", (1, 2, 9)),
+        ],
+    )
+    def test_of_windows(self, name, shape):
+        parts = {
+            "features": (2, 5, 4),
+            "episode_starts": (2, 5),
+            "hidden_state": (1, 2, 8),
+            "cell_state": (1, 2, 8),
+            name: shape,
+        }
+        features, starts, h, c = (th.zeros(size) for size in parts.values())
+        layout = ResetLayout.from_episode_starts(starts)
+        with pytest.raises(ValueError, match=f"{name} must be of shape"):
+            lstm_sequences(th.nn.LSTM(4, 8), features, layout, (h, c))
+
+    @pytest.mark.parametrize(
+        ("name", "shape"),
+        [
+            ("features", (2, 3)),
+            ("features", (3, 4)),
+            ("hidden_state", (1, 2, 1)),
+            ("cell_state", (1, 1, 8)),
+            ("episode_starts", (1,)),
+        ],
+    )
+    def test_of_a_step(self, name, shape):
+        parts = {
+            "features": (2, 4),
+            "hidden_state": (1, 2, 8),
+            "cell_state": (1, 2, 8),
+            "episode_starts": (2,),
+            name: shape,
+        }
+        features, h, c, starts = (th.zeros(size) for size in parts.values())
+        cell = CompiledCell(kernels, sequences.lstm_weights(th.nn.LSTM(4, 8), 0))
+        with th.no_grad(), pytest.raises(ValueError, match="must be of shape"):
+            cell(features, (h, c), starts.bool())
+
+    @pytest.mark.parametrize(("pi", "vf"), [((2, 5), (2, 6)), ((2, 6), (2, 7)), ((2, 6), (1, 6))])
+    def test_of_heads(self, pi, vf):
+        _, heads = make_heads(3)
+        with pytest.raises(ValueError, match="memory_.f must be of shape|memory_pi must be"):
+            heads(th.zeros(pi), th.zeros(vf))
+
+    @pytest.mark.parametrize("part", range(5))
+    def test_of_the_loss(self, part):
+        logits, values, batch = loss_inputs()
+        short = (*batch[:part], batch[part][:-1], *batch[part + 1 :])
+        with pytest.raises(ValueError, match="must be of shape"):
+            CategoricalPPOLoss.apply(kernels, logits, values, short, (0.2, 0.2, 0.1, 0.7, True))
+
+    @pytest.mark.parametrize("action", [-1, 3])
+    def test_an_action_that_does_not_exist(self, action):
+        logits, values, batch = loss_inputs(n_actions=3)
+        batch[0][5] = action
+        with pytest.raises(ValueError, match=f"actions must be from 0 to 2, got .*{action}"):
+            CategoricalPPOLoss.apply(kernels, logits, values, batch, (0.2, 0.2, 0.1, 0.7, True))
+
+    def test_observations_of_another_width_given_to_a_policy(self):
+        policy = RecurrentPPO("MlpLstmPolicy", fixed_length_envs(5)).policy
+        with pytest.raises(ValueError, match="features must be of shape"):
+            policy.evaluate_sequences(th.ones(2, 5, 2), th.zeros(2, 5, 1), None, th.zeros(2, 5))
+
+
 class TestThreads:
     """However the rows are divided, the numbers are the same."""
 
@@ -159,6 +245,26 @@ class TestThreads:
         assert process.exitcode == 0
         assert compiled._helpers() is parent_pool
 
+    def test_the_main_thread_may_end_while_a_model_trains(self):
+        program = """
+import threading, numpy as np, torch as th
+from thrust_pomdp import compiled, sequences
+compiled._WORK_PER_THREAD = 1
+th.get_num_threads = lambda: 2
+main = threading.current_thread()
+
+def run():
+    main.join()
+    layout = sequences.ResetLayout.from_episode_starts(np.zeros((4, 20)))
+    outputs = sequences.lstm_sequences(th.nn.LSTM(3, 16), th.randn(4, 20, 3), layout)
+    outputs.sum().backward()
+    print("done")
+
+threading.Thread(target=run).start()
+"""
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert result.stdout == "done\n", result.stderr
+
     def _in_child(self, expected):
         # The products after the loops would wait for OpenMP's threads, which are not here either.
         th.set_num_threads(1)
@@ -182,6 +288,52 @@ class TestCell:
         th.testing.assert_close(output, expected, rtol=0, atol=1e-6)
         th.testing.assert_close(new_states, expected_states, rtol=0, atol=1e-6)
         assert all(th.equal(a, b) for a, b in zip(states, given, strict=True))
+
+    def test_parts_of_larger_arrays(self):
+        lstm = th.nn.LSTM(3, 5)
+        cell = CompiledCell(kernels, sequences.lstm_weights(lstm, 0))
+        states = (th.randn(1, 4, 10)[..., ::2], th.randn(5, 4, 1).permute(2, 1, 0))
+        starts, features = th.tensor([0, 0, 1, 0, 0, 0, 1, 1]).bool()[::2], th.randn(3, 4).t()
+        with th.no_grad():
+            expected, expected_states = lstm_step(lstm, features, states, starts)
+            output, new_states = cell(features, states, starts)
+        th.testing.assert_close(output, expected, rtol=0, atol=1e-6)
+        th.testing.assert_close(new_states, expected_states, rtol=0, atol=1e-6)
+
+
+def _in_place(module):
+    for parameter in module.parameters():
+        parameter.mul_(1.5)
+
+
+def _loaded(module):
+    module.load_state_dict({name: 1.5 * part for name, part in module.state_dict().items()})
+
+
+def _other_memory(module):
+    # What SB3's policy.load_from_vector does.
+    vector = th.nn.utils.parameters_to_vector(module.parameters())
+    th.nn.utils.vector_to_parameters(1.5 * vector, module.parameters())
+
+
+class TestWeightsChangedInMidRollout:
+    """A callback may change the policy at any step; the next step acts by the new weights."""
+
+    @pytest.mark.parametrize("change", [_in_place, _loaded, _other_memory])
+    def test_are_used_at_the_next_step(self, change):
+        policy = RecurrentPPO("MlpLstmPolicy", fixed_length_envs(5, 7), seed=0).policy
+        step = make_step(policy)
+        obs, starts = th.randn(2, 3), th.zeros(2, dtype=th.bool)
+        with th.no_grad():
+            states = step(obs, policy.zero_states(2), starts)[3]
+            change(policy)
+            th.manual_seed(0)
+            actions, values, log_prob, new_states = step(obs, states, starts)
+            th.manual_seed(0)
+            expected = policy.forward(obs, states, starts)
+        assert th.equal(actions, expected[0])
+        th.testing.assert_close((values, log_prob), expected[1:3], rtol=0, atol=1e-6)
+        th.testing.assert_close(new_states.pi, expected[3].pi, rtol=0, atol=1e-6)
 
 
 def loss_inputs(seed: int = 0, n_actions: int = 3, rows: int = 400):
@@ -311,27 +463,44 @@ class TestCategoricalLoss:
             assert values[0] == pytest.approx(values[1], rel=1e-2, abs=1e-4), key
 
 
-class TestSampling:
-    def test_draws_from_the_distribution_and_tells_its_log_probability(self):
-        th.manual_seed(0)
-        logits = th.tensor([[0.0, 1.0, -2.0, -math.inf]]).repeat(200_000, 1)
-        actions, log_prob = compiled.sample_categorical(kernels, logits)
-        expected = th.softmax(logits[0].double(), 0)
+def make_heads(n_actions: int, size: int = 6):
+    th.manual_seed(0)
+    nets = th.nn.Linear(size, n_actions), th.nn.Linear(size, 1)
+    return nets, CompiledCategoricalHeads(kernels, *nets)
+
+
+class TestHeads:
+    def test_draw_from_the_distribution_and_tell_its_log_probability(self):
+        (action_net, _), heads = make_heads(4)
+        with th.no_grad():
+            action_net.weight.zero_()
+            action_net.bias.copy_(th.tensor([0.0, 1.0, -2.0, -math.inf]))
+        actions, _, log_prob = heads(th.zeros(200_000, 6), th.zeros(200_000, 6))
+        expected = th.softmax(action_net.bias.detach().double(), 0)
         share = th.bincount(actions, minlength=4) / len(actions)
         error = 5 * (expected * (1 - expected) / len(actions)).sqrt()
         assert ((share - expected).abs() <= error).all()
         assert share[3] == 0
-        th.testing.assert_close(log_prob, th.log_softmax(logits, 1)[range(len(actions)), actions])
+        th.testing.assert_close(log_prob, th.log_softmax(action_net.bias.detach(), 0)[actions])
 
-    def test_takes_the_actions_that_the_distribution_would(self):
-        from thrust_pomdp.distributions import PlainCategoricalDistribution
+    def test_give_what_the_distribution_and_the_value_net_give(self):
+        (action_net, value_net), heads = make_heads(4)
+        memory_pi, memory_vf = th.randn(500, 6), th.randn(500, 6)
+        th.manual_seed(3)
+        actions, values, log_prob = heads(memory_pi, memory_vf)
+        th.manual_seed(3)
+        with th.no_grad():
+            distribution = PlainCategoricalDistribution(4).proba_distribution(action_net(memory_pi))
+            assert th.equal(actions, distribution.sample())
+            th.testing.assert_close(log_prob, distribution.log_prob(actions), rtol=0, atol=1e-6)
+            th.testing.assert_close(values, value_net(memory_vf), rtol=0, atol=1e-6)
 
-        logits = th.randn(500, 4)
-        th.manual_seed(3)
-        actions, _ = compiled.sample_categorical(kernels, logits)
-        th.manual_seed(3)
-        distribution = PlainCategoricalDistribution(4).proba_distribution(logits)
-        assert th.equal(actions, distribution.sample())
+    def test_a_nan_shows(self):
+        _, heads = make_heads(2)
+        memory = th.full((1, 6), math.nan)
+        _, values, log_prob = heads(memory, memory)
+        assert values.isnan().all()
+        assert log_prob.isnan().all()
 
 
 class TestWhereTheyAreLeftAlone:

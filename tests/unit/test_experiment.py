@@ -302,7 +302,7 @@ class TestReport:
         report.plot([result(spec=other)], tmp_path / "curves.png")
         assert (tmp_path / "curves.png").exists()
 
-    def test_the_picture_shows_every_run_and_rung(self, tmp_path, monkeypatch):
+    def test_the_picture_shows_every_arm_and_rung(self, tmp_path, monkeypatch):
         from matplotlib.figure import Figure
 
         figures = []
@@ -313,6 +313,7 @@ class TestReport:
         report.plot(self.RESULTS, tmp_path / "curves.png")
         assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
         (axes,) = figures[0].axes
-        assert len(axes.lines) == 3 + 5
-        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert len(axes.lines) == 2 + 5
+        (legend,) = figures[0].legends
+        labels = [text.get_text() for text in legend.get_texts()]
         assert labels == ["LSTM (RecurrentPPO)", "memoryless (SB3 PPO)"]

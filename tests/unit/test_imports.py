@@ -37,6 +37,7 @@ class TestImportCost:
         [
             "thrust_pomdp",
             "thrust_pomdp.envs",
+            "thrust_pomdp.reference",
             "thrust_pomdp.visible",
             "thrust_pomdp.wrappers",
             "thrust_pomdp.wrappers.vector",

@@ -351,6 +351,24 @@ def _learned(model: RecurrentPPO) -> RecurrentPPO:
     return model.learn(model.n_steps * model.n_envs)
 
 
+class TestDefaultType:
+    @pytest.mark.parametrize("window_state", ["zero", "carry"])
+    def test_a_program_may_change_torchs_default_type(self, window_state):
+        model = RecurrentPPO(
+            "MlpLstmPolicy",
+            fixed_length_envs(5, 7),
+            n_steps=8,
+            batch_size=16,
+            window_state=window_state,
+        )
+        th.set_default_dtype(th.float64)
+        try:
+            model.learn(32)
+            model.predict(np.zeros((2, 3), np.float32))
+        finally:
+            th.set_default_dtype(th.float32)
+
+
 class TestCallbacks:
     def test_stopping_in_mid_window_leaves_model_and_environment_in_step(self):
         class StopAt(BaseCallback):

@@ -145,6 +145,19 @@ class TestConformance:
         gymnasium_check_env(env.unwrapped, skip_render_check=True)
 
 
+class TestResetOptions:
+    @pytest.mark.parametrize("env_id", IDS)
+    @pytest.mark.parametrize("mode", [None, "sync", "vector_entry_point"])
+    @pytest.mark.parametrize("options", [{"lo": -0.01}, {"low": -0.01, "seed": 1}])
+    def test_that_nobody_knows_are_refused(
+        self, env_id: str, mode: str | None, options: dict[str, Any]
+    ) -> None:
+        env = gym.make(env_id) if mode is None else gym.make_vec(env_id, 2, vectorization_mode=mode)
+        with pytest.raises(ValueError, match="options must be None or"):
+            env.reset(seed=0, options=options)
+        env.reset(seed=0, options={})
+
+
 class TestTimeLimit:
     @every_cartpole
     @pytest.mark.parametrize("integrator", ["euler", "semi-implicit euler"])

@@ -266,6 +266,11 @@ class TestScript:
         assert render.main([*command, "--max-steps", "3"]) == 0
         assert "3 steps" in capsys.readouterr().out
 
+    def test_a_seed_that_cannot_be(self, render, capsys) -> None:
+        with pytest.raises(SystemExit):
+            render.main(["--controller", "random", "--seed", "-1", "--out", "film.gif"])
+        assert "argument --seed: must be at least 0, got -1" in capsys.readouterr().err
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -21,6 +21,9 @@ INTEGRATORS = ("euler", "semi-implicit euler")
 #: Cart position and pole angle, the two components a camera or an encoder measures.
 POSITIONS = (0, 2)
 
+#: Options of a reset.
+START_OPTIONS = {"low", "high"}
+
 Observation = NDArray[np.float32]
 Info = dict[str, Any]
 
@@ -36,6 +39,18 @@ def check_integrator(kinematics_integrator: str) -> str:
             f"kinematics_integrator must be one of {INTEGRATORS}, got {kinematics_integrator!r}"
         )
     return kinematics_integrator
+
+
+def check_start_options(options: dict[str, Any] | None) -> None:
+    """Refuse reset options that would have no effect (Gymnasium's CartPole ignores them).
+
+    :raises ValueError: for anything but ``low`` and ``high``, the bounds of the start state
+    """
+    if options is not None and not (isinstance(options, dict) and set(options) <= START_OPTIONS):
+        raise ValueError(
+            "options must be None or a dict of 'low' and 'high', the bounds of the start state, "
+            f"got {options!r}"
+        )
 
 
 class SensedCartPoleEnv(CartPoleEnv):
@@ -73,7 +88,11 @@ class SensedCartPoleEnv(CartPoleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Start a new episode, exactly as ``CartPole-v1`` does for the same seed and options."""
+        """Start a new episode, exactly as ``CartPole-v1`` does for the same seed and options.
+
+        :raises ValueError: for options that ``CartPole-v1`` would ignore
+        """
+        check_start_options(options)
         state, info = super().reset(seed=seed, options=options)
         return self._sense(state, info), info
 

@@ -9,7 +9,12 @@ import numpy as np
 from gymnasium.envs.classic_control.utils import maybe_parse_reset_bounds
 from numpy.typing import NDArray
 
-from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv, SensedCartPoleEnv
+from thrust_pomdp.envs.cartpole import (
+    FlickeringCartPoleEnv,
+    MaskedCartPoleEnv,
+    SensedCartPoleEnv,
+    check_start_options,
+)
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, POSITION_ROWS, CartPolePhysics
 from thrust_pomdp.envs.cartpole_view import CartPoleOfVector
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcesses
@@ -55,6 +60,7 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
 
     def _start_options(self, options: dict[str, Any]) -> tuple[float, float]:
         """Read ``low`` and ``high``, the bounds of the start states."""
+        check_start_options(options)
         bounds: tuple[float, float] = maybe_parse_reset_bounds(options, *DEFAULT_BOUNDS)
         return bounds
 

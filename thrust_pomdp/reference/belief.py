@@ -44,11 +44,6 @@ class ModelController(PushController):
         self._cart = CartPoleEnv()
         self._cart.kinematics_integrator = check_integrator(kinematics_integrator)
 
-    @staticmethod
-    def n_gains(n_components: int) -> int:
-        """Return the number of gains, whatever the observation."""
-        return 4
-
     @property
     def belief(self) -> Floats:
         """The believed states, ``[n_envs, 4]`` in Gymnasium's order."""

@@ -40,17 +40,14 @@ class Ladder(NamedTuple):
 
 
 def write_figures(path: Path, ladders: Iterable[Ladder]) -> None:
-    """Write figures, one line per rung; means and standard errors to six digits."""
+    """Write figures, one line per rung."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
         for ladder in ladders:
             for rung in ladder.rungs:
-                row = asdict(rung)
-                for name in ("mean", "standard_error"):
-                    row[name] = f"{row[name]:.6g}"
                 env_kwargs = json.dumps(ladder.env_kwargs)
-                writer.writerow({"env_id": ladder.env_id, "env_kwargs": env_kwargs, **row})
+                writer.writerow({"env_id": ladder.env_id, "env_kwargs": env_kwargs, **asdict(rung)})
 
 
 def read_figures(path: Path) -> list[Ladder]:

@@ -172,11 +172,6 @@ class Memoryless(PushController):
     information = "memoryless"
     name = "best memoryless found"
 
-    @staticmethod
-    def n_gains(n_components: int) -> int:
-        """Return the number of gains for observations of so many components."""
-        return n_components + 1
-
     def _lean(self, frames: Floats, visible: Flags) -> Floats:
         seen = linear(self.gains[:-1], frames)
         lean: Floats = seen + self.gains[-1] * seen**3
@@ -186,17 +181,15 @@ class Memoryless(PushController):
 class PreviousAction(PushController):
     """Knows its last action besides what is seen: one bit of memory.
 
+    On visible frames it leans by ``u + c u**3``, as :class:`Memoryless`.
+
     ``gains``: one per component of the observation, then what the last action (-1 or 1, 0 at the
-    start) counts on visible frames and on blank ones; far below zero alternates.
+    start) adds to ``u`` on visible frames, ``c``, and what it counts on blank ones, where far below
+    zero alternates.
     """
 
     information = "previous action"
     name = "previous action only"
-
-    @staticmethod
-    def n_gains(n_components: int) -> int:
-        """Return the number of gains for observations of so many components."""
-        return n_components + 2
 
     def _start(self) -> None:
         self._last = np.zeros(self.n_envs)
@@ -205,9 +198,9 @@ class PreviousAction(PushController):
         self._last[ended] = 0.0
 
     def _lean(self, frames: Floats, visible: Flags) -> Floats:
-        on_visible, on_blank = self.gains[-2:]
-        seen = linear(self.gains[:-2], frames)
-        lean: Floats = seen + np.where(visible, on_visible, on_blank) * self._last
+        on_visible, cube, on_blank = self.gains[-3:]
+        seen = linear(self.gains[:-3], frames) + on_visible * self._last
+        lean: Floats = np.where(visible, seen + cube * seen**3, on_blank * self._last)
         return lean
 
     def _remember(self, pushes_right: Flags) -> None:
@@ -226,11 +219,6 @@ class TwoFrames(PushController):
 
     information = "two frames"
     name = "two frames"
-
-    @staticmethod
-    def n_gains(n_components: int) -> int:
-        """Return the number of gains for observations of so many components."""
-        return 4 * n_components
 
     def _start(self) -> None:
         self._older: Floats | None = None

@@ -124,7 +124,7 @@ def _draw_row(axes: Any, row: int, ladder: Ladder) -> None:
         name = "random" if rung.information == "nothing" else rung.information
         axes.errorbar(
             rung.mean / best,
-            row + 0.1 * (place - 2),  # so that none hides another
+            row + 0.13 * (place - 2),  # so that none hides another
             xerr=1.96 * rung.standard_error / best,
             color=colour,
             marker=mark,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_count
 from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers
@@ -79,14 +80,20 @@ def ladder(env_id: str, n_episodes: int = 4000, seed: int = 0, **env_kwargs: Any
 def measure(
     env_id: str, controller: Controller, n_episodes: int = 4000, seed: int = 0, **env_kwargs: Any
 ) -> Rung:
-    """Measure one controller; see :func:`ladder`."""
-    returns = play(env_id, controller, n_episodes, seed, **env_kwargs)
+    """Measure one controller; see :func:`ladder`.
+
+    :raises ValueError: for a single episode, whose interval would seem to have no width
+    """
+    if check_count("n_episodes", n_episodes) < 2:
+        raise ValueError(f"n_episodes must be at least 2, to tell the spread, got {n_episodes}")
+    # 200 rewards of 1 / 200 add up to 1 but for rounding.
+    returns = play(env_id, controller, n_episodes, seed, **env_kwargs).round(12)
     kind, reason = _judge(controller, returns, max_return(env_id, **env_kwargs))
     return Rung(
         controller.name,
         controller.information,
-        float(returns.mean()),
-        float(returns.std() / math.sqrt(n_episodes)),
+        _six_digits(returns.mean()),
+        _six_digits(returns.std() / math.sqrt(n_episodes)),
         n_episodes,
         kind,
         reason,
@@ -94,10 +101,15 @@ def measure(
     )
 
 
+def _six_digits(number: np.float64) -> float:
+    """Round to more digits than there is truth in, so that files and pages hold all of them."""
+    return float(f"{number:.6g}")
+
+
 def _judge(controller: Controller, returns: NDArray[np.float64], best: float) -> tuple[Kind, str]:
     if controller.bound:
         return "proof", controller.bound
-    if np.isclose(returns, best, rtol=1e-9, atol=0.0).all():
+    if (returns == round(best, 12)).all():
         return "proof", "the most there is, in every episode"
     return "best found", "a lower bound"
 

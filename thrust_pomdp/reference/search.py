@@ -81,7 +81,7 @@ def beginning(task: CartPoleTask, law: Information) -> tuple[Gains, Gains]:
     if law == "memoryless":
         return np.append(frame, 0.0), np.append(spread, 0.01)
     if law == "previous action":
-        return np.append(frame, [0.0, -6.0]), np.append(spread, [1.0, 3.0])
+        return np.append(frame, [0.0, 0.0, -6.0]), np.append(spread, [1.0, 0.01, 3.0])
     older = np.zeros(4)
     return np.concatenate([frame, older, frame, frame]), np.tile(spread, 4)
 
@@ -95,8 +95,8 @@ def _positions_only(task: CartPoleTask, law: Information) -> tuple[Gains, Gains]
     if law == "previous action":
         # Some of the last push is in the angle already.
         return (
-            np.append(3 * frame, [-0.07 * gain, -6.0]),
-            np.append(2 * spread, [0.05 * gain, 3.0]),
+            np.append(3 * frame, [-0.07 * gain, 0.0, -6.0]),
+            np.append(2 * spread, [0.05 * gain, 0.0 if sure else 0.3 / gain, 3.0]),
         )
     # theta + 2 (theta - its last value), surely unless it is noise
     sure_of_both = 1.0 if task.noise else 100.0

@@ -115,4 +115,7 @@ def write_report(results: Sequence[RunResult], folder: Path) -> None:
     print(f"\n{report.table(results)}\n", flush=True)
     report.write_csv(results, folder)
     report.plot(results, folder / "curves.png")
-    print(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png")
+    page = report.write_report([folder])
+    for verdict in page.verdicts.values():
+        print(verdict.sentence)
+    print(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")

@@ -1,0 +1,130 @@
+"""Split the time of an update of RecurrentPPO into its parts.
+
+    python scripts/where_time_goes.py
+
+Each part of training is timed by itself on one minibatch, and each part of collecting inside real
+rollouts, on one thread; medians. What is not listed is the difference to the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch as th
+from benchmark import SETTINGS, Setting, make_model, one_window
+
+from thrust_pomdp import ppo
+from thrust_pomdp.compiled import load_kernels
+from thrust_pomdp.losses import ppo_losses
+from thrust_pomdp.sequences import lstm_sequences
+
+REPEATS = 60
+
+
+def median_ms(call: Callable[[], Any]) -> float:
+    call()
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def training_parts(model: Any) -> Iterator[tuple[str, float]]:
+    """Milliseconds of one minibatch."""
+    policy, buffer = model.policy, model.rollout_buffer
+    n_sequences = model.batch_size // model.n_steps
+    n_minibatches = -(-model.n_envs // n_sequences)
+    batch = next(buffer.to_minibatches(n_sequences))
+    coefficients = {
+        "clip_range": 0.2, "clip_range_vf": None, "ent_coef": 0.0, "vf_coef": 0.5,
+        "normalize_advantage": True,
+    }  # fmt: skip
+    parameters = list(policy.parameters())
+
+    def layers(backward: bool) -> None:
+        policy.optimizer.zero_grad()
+        for lstm in filter(None, (policy.lstm_actor, policy.lstm_critic)):
+            outputs = lstm_sequences(lstm, batch.observations, batch.layout)
+            if backward:
+                outputs.backward(gradient)
+
+    gradient = th.randn(n_sequences, model.n_steps, policy.lstm_actor.hidden_size)
+
+    def loss() -> None:
+        policy.optimizer.zero_grad()
+        ppo_losses(policy, batch, **coefficients).loss.backward()
+
+    forward, both, everything = median_ms(lambda: layers(False)), median_ms(
+        lambda: layers(True)
+    ), median_ms(loss)  # fmt: skip
+    yield "LSTM, forward", forward
+    yield "LSTM, backward", both - forward
+    yield "heads and loss, forward and backward", everything - both
+    yield "clipping gradients", median_ms(lambda: th.nn.utils.clip_grad_norm_(parameters, 0.5))
+    yield "Adam", median_ms(policy.optimizer.step)
+    minibatches = median_ms(lambda: list(buffer.to_minibatches(n_sequences)))
+    yield "taking the minibatch from the buffer", minibatches / n_minibatches
+
+
+def collecting_parts(model: Any) -> dict[str, float]:
+    """Microseconds of one step."""
+    spent: dict[str, list[float]] = {}
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*args, **kwargs)
+            spent.setdefault(name, []).append(time.perf_counter() - start)
+            return result
+
+        return call
+
+    make_step = ppo.make_step
+    ppo.make_step = lambda policy: timed("policy step", make_step(policy))
+    model.env.step = timed("environments", model.env.step)
+    model.rollout_buffer.add = timed("storing the step", model.rollout_buffer.add)
+    for _ in range(10):
+        one_window(model, threads=1)
+    ppo.make_step = make_step
+    del model.env.step, model.rollout_buffer.add
+    return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
+
+
+def report(setting: Setting, length: int) -> None:
+    th.set_num_threads(1)
+    model = make_model("ours", setting, length)
+    windows = [one_window(model, threads=1) for _ in range(10)]
+    train = 1e3 * statistics.median(window.train for window in windows)
+    collect = 1e6 * statistics.median(window.collect for window in windows)
+    n_minibatches = setting.n_epochs * -(-setting.n_envs // setting.sequences)
+    print(f"\n{setting.title}; episodes of {length} steps")
+    print(f"  a minibatch, of {n_minibatches} an update: {train / n_minibatches:.2f} ms")
+    for name, ms in training_parts(model):
+        print(f"    {ms:6.2f} ms  {name}")
+    print(f"  a step of all environments, of {setting.n_steps}: {collect / setting.n_steps:.0f} us")
+    for name, us in collecting_parts(model).items():
+        print(f"    {us:6.0f} us  {name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [setting.name for setting in SETTINGS if not setting.foreign]
+    parser.add_argument("--settings", nargs="+", choices=names, default=["shared", "64-envs"])
+    parser.add_argument("--length", type=int, default=100, help="steps of an episode")
+    args = parser.parse_args()
+    print(f"compiled loops: {'yes' if load_kernels() else 'no'}")
+    for setting in SETTINGS:
+        if setting.name in args.settings:
+            report(setting, args.length)
+
+
+if __name__ == "__main__":
+    main()

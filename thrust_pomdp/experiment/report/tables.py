@@ -1,0 +1,257 @@
+"""The tables of the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from thrust_pomdp.experiment.report.figures import can_normalize
+from thrust_pomdp.experiment.report.markup import Html, element, joined, table
+from thrust_pomdp.experiment.report.rule import Scale
+from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Memory, Run, label_of
+from thrust_pomdp.experiment.report.verdict import Verdict
+from thrust_pomdp.experiment.report.wording import (
+    duration,
+    interval,
+    number,
+    reached,
+    steps,
+    with_interval,
+)
+from thrust_pomdp.experiment.statistics import (
+    Statistic,
+    estimate,
+    first_reaching,
+    interquartile_mean,
+    mean,
+    median_reaching,
+    optimality_gap,
+    run_median,
+    task_median,
+)
+from thrust_pomdp.reference import normalized
+
+_MEMORY_NAMES: dict[Memory, str] = {
+    "none": "none",
+    "previous action": "one bit: its previous action",
+    "frames": "a few frames",
+    "recurrent": "recurrent",
+    "unknown": "not known",
+}
+
+
+def scores(contest: Contest) -> Html:
+    """Return what each arm reaches, both ways of acting, the one that counts in bold."""
+    head = [
+        "Arm",
+        "Deterministic: IQM [95\N{NO-BREAK SPACE}%]",
+        "Stochastic: IQM [95\N{NO-BREAK SPACE}%]",
+    ]
+    with_gap = can_normalize(contest)
+    if with_gap:
+        head += [
+            "Gap closed: IQM [95\N{NO-BREAK SPACE}%]",
+            "Optimality gap [95\N{NO-BREAK SPACE}%]",
+        ]
+    head += ["Median", "Mean", "Runs", "Memory"]
+    rows = [_scores_row(contest, arm, with_gap) for arm in contest.arms]
+    return table(head, rows, words=(0, len(head) - 1))
+
+
+def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[str]:
+    chosen, of_runs = contest.mode_of(arm), contest.scores(arm)
+    cells = [label_of(arm)]
+    for mode in MODES:
+        text = with_interval(estimate([contest.scores(arm, mode)]))
+        cells.append(element("b", text) if mode == chosen else text)
+    if with_gap:
+        shares = gap_closed(contest, arm)
+        cells += [
+            with_interval(estimate([shares], statistic), 1.0)
+            for statistic in (interquartile_mean, optimality_gap)
+        ]
+    cells += [number(float(statistic([of_runs]))) for statistic in (run_median, mean)]
+    return [*cells, str(of_runs.size), _MEMORY_NAMES[contest.memory_of(arm)]]
+
+
+def gap_closed(contest: Contest, arm: str) -> Floats:
+    """Return the share of the memory gap that each run of an arm closes."""
+    return np.array([normalized(score, contest.ladder) for score in contest.scores(arm)])
+
+
+def gains(verdict: Verdict) -> Html:
+    """Return the comparisons a verdict rests on."""
+    head = ["With memory", "Without", "Gain in IQM", "Its interval", "Probability of improvement",
+            "p"]  # fmt: skip
+    rows = []
+    for gain in verdict.gains:
+        over = "best memoryless controller found" if gain.over is None else label_of(gain.over)
+        size = max(abs(end) for end in (*gain.interval, gain.value))
+        rows.append(
+            [
+                label_of(gain.arm),
+                over,
+                number(gain.value, size),
+                interval(gain.interval, size),
+                "" if gain.improvement is None else with_interval(gain.improvement, 1.0),
+                "" if gain.p is None else f"{gain.p:.2g}",
+            ]
+        )
+    return table(head, rows, words=(0, 1))
+
+
+def cost(contest: Contest, scale: Scale) -> Html:
+    """Return what training took, and what it took to get somewhere."""
+    found = thresholds(contest, scale)
+    head = ["Arm", "Steps trained", "Steps per second", "Training time"]
+    for name, value in found:
+        head += [f"Steps to {number(value)}: {name}", f"Time to {number(value)}"]
+    return table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
+
+
+def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]]) -> list[str]:
+    def median(of_run: Callable[[Run], float]) -> float:
+        return float(np.median([of_run(run) for run in runs]))
+
+    cells = [
+        label_of(arm),
+        steps(median(lambda run: run.timesteps)),
+        f"{median(lambda run: run.timesteps / max(run.seconds, 1e-9)):,.0f}",
+        duration(median(lambda run: run.seconds)),
+    ]
+    for _, value in found:
+        at = [first_reaching([tuple(point) for point in run.curve], value) for run in runs]
+        taken = [
+            None if step is None else float(run.seconds_at(np.array([step]))[0])
+            for run, step in zip(runs, at, strict=True)
+        ]
+        cells += [reached(median_reaching(at), "steps"), reached(median_reaching(taken), "seconds")]
+    return cells
+
+
+def thresholds(contest: Contest, scale: Scale) -> list[tuple[str, float]]:
+    """Return the scores whose reaching is timed: from the ladder, or else from the curves."""
+    found = [] if scale.bar is None else [(scale.bar_source, scale.bar)]
+    if can_normalize(contest):
+        assert scale.floor is not None
+        assert scale.ceiling is not None
+        found.append(("best memoryless controller found", scale.floor.mean))
+        most = scale.floor.mean + 0.95 * (scale.ceiling.mean - scale.floor.mean)
+        found.append(("95 % of the memory gap", most))
+    else:
+        found += _shares_of_the_climb(contest)
+    return sorted(found, key=lambda named: named[1])
+
+
+def _shares_of_the_climb(contest: Contest) -> list[tuple[str, float]]:
+    curves = {
+        arm: [run.curve[:, 1] for run in runs if len(run.curve)]
+        for arm, runs in contest.arms.items()
+    }
+    ends = {
+        place: [float(interquartile_mean([np.array([curve[place] for curve in of_arm])]))
+                for of_arm in curves.values() if of_arm]
+        for place in (0, -1)
+    }  # fmt: skip
+    if not ends[0]:
+        return []
+    low, high = min(ends[0]), max(ends[-1])
+    if not high > low:
+        return []
+    return [
+        (f"{share:.0%} of the climb from the lowest start to the best end".replace("%", " %"),
+         low + share * (high - low))
+        for share in (0.5, 0.9)
+    ]  # fmt: skip
+
+
+def runs(contest: Contest) -> Html:
+    """Return a row per run."""
+    head = ["Arm", "Seed", "Training: last", "Training: best", "Deterministic", "Stochastic",
+            "Steps", "Time"]  # fmt: skip
+    rows = [
+        [
+            label_of(arm), str(run.spec["seed"]), number(run.final), number(run.best),
+            *(number(run.score(mode)) for mode in MODES),
+            steps(run.timesteps), duration(run.seconds),
+        ]
+        for arm, of_arm in contest.arms.items()
+        for run in of_arm
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def recipes(contest: Contest) -> Html | None:
+    """Return how the arms were trained, a column each; None if nothing is known."""
+    flat = {arm: distinct([run.recipe for run in of_arm]) for arm, of_arm in contest.arms.items()}
+    names = dict.fromkeys(name for recipe in flat.values() for name in recipe)
+    if not names:
+        return None
+    rows = [
+        [name, *(Html("<br>").join(joined(v) for v in flat[arm].get(name, [""])) for arm in flat)]
+        for name in names
+    ]
+    cells = [[row[0], *map(Html, row[1:])] for row in rows]
+    return table(["", *map(label_of, flat)], cells, words=range(1 + len(flat)))
+
+
+def provenance(of: Sequence[Run]) -> Html | None:
+    """Return where runs come from; None if nothing is known."""
+    known = distinct([run.provenance for run in of])
+    if not known:
+        return None
+    rows = [
+        [name, Html("<br>".join(element("code", value) for value in values))]
+        for name, values in known.items()
+    ]
+    return table(["", "Value"], rows, words=(0, 1))
+
+
+def distinct(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the values of each key, nested keys joined by dots, every value once.
+
+    >>> distinct([{"a": {"b": 1}, "c": [2]}, {"a": {"b": 3}, "c": [2]}])
+    {'a.b': ['1', '3'], 'c': ['[2]']}
+    """
+    found: dict[str, dict[str, None]] = {}
+    for mapping in mappings:
+        for name, value in _flat(mapping):
+            found.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in found.items()}
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            found.append((f"{prefix}{key}", text))
+    return found
+
+
+#: Name in the table -> statistic of normalised scores, over several environments.
+_OVERALL: dict[str, Statistic] = {
+    "IQM [95\N{NO-BREAK SPACE}%]": interquartile_mean,
+    "Median [95\N{NO-BREAK SPACE}%]": task_median,
+    "Mean [95\N{NO-BREAK SPACE}%]": mean,
+    "Optimality gap [95\N{NO-BREAK SPACE}%]": optimality_gap,
+}
+
+
+def overall(contests: Sequence[Contest]) -> Html | None:
+    """Return what arms reach over all environments that have a ladder; None of one environment."""
+    usable = [contest for contest in contests if can_normalize(contest)]
+    arms = [arm for arm in usable[0].arms if all(arm in c.arms for c in usable)] if usable else []
+    if len(usable) < 2 or not arms:
+        return None
+    rows = []
+    for arm in arms:
+        shares = [gap_closed(contest, arm) for contest in usable]
+        cells = [with_interval(estimate(shares, of), 1.0) for of in _OVERALL.values()]
+        rows.append([label_of(arm), str(sum(share.size for share in shares)), *cells])
+    return table(["Arm", "Runs", *_OVERALL], rows)

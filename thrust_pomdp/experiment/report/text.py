@@ -1,0 +1,86 @@
+"""A comparison as text to print and as CSV files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Run, contests
+
+if TYPE_CHECKING:
+    from thrust_pomdp.experiment.training import RunResult
+
+_COLUMNS = ("arm", "seed", "final", "best", "sampled", "most likely", "steps", "seconds")
+
+
+def rows(results: Sequence[RunResult | Run]) -> list[tuple[str, ...]]:
+    """Return the table's rows as text: one per run, and a mean per arm where it has several."""
+    table = []
+    every_run = [Run.of(result) for result in results]
+    for arm in dict.fromkeys(run.arm for run in every_run):
+        runs = [run for run in every_run if run.arm == arm]
+        table += [(arm, str(run.spec["seed"]), *_cells([run])) for run in runs]
+        if len(runs) > 1:
+            table.append((arm, "mean", *_cells(runs)))
+    return table
+
+
+def _cells(runs: Sequence[Run]) -> tuple[str, ...]:
+    def score(values: Sequence[float]) -> str:
+        mean = float(np.mean(values))
+        # Some tasks give a return of 1 at most.
+        return f"{mean:.1f}" if abs(mean) >= 10 else f"{mean:.3f}"
+
+    return (
+        score([run.final for run in runs]),
+        score([run.best for run in runs]),
+        score([run.score("stochastic") for run in runs]),
+        score([run.score("deterministic") for run in runs]),
+        f"{np.mean([run.timesteps for run in runs]):.0f}",
+        f"{np.mean([run.seconds for run in runs]):.1f}",
+    )
+
+
+def table(results: Sequence[RunResult | Run]) -> str:
+    """Return the comparison on one environment as text to print, beside the ladder."""
+    lines = [_COLUMNS, *rows(results)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
+    text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines]  # fmt: skip
+    text.insert(1, "-" * len(text[0]))
+    (contest,) = contests([Run.of(result) for result in results])
+    spec = results[0].spec
+    header = [
+        f"{contest.title}: mean return per episode",
+        f"final, best: of {CURVE_EPISODES} training episodes; sampled, most likely: of "
+        f"{spec['stochastic_episodes']} and {spec['deterministic_episodes']} fresh episodes, "
+        "by how actions are chosen",
+        "",
+    ]
+    footer = ["", "Reference (scripted controllers; best found: a lower bound):"]
+    footer += [f"  {rung.controller:<24}{rung.mean:6.4g}  {rung.kind}" for rung in contest.ladder]
+    return "\n".join(header + text + (footer if contest.ladder else []))
+
+
+def write_csv(results: Sequence[RunResult | Run], folder: Path) -> None:
+    """Write ``summary.csv`` (a line per run) and ``curves.csv`` (a line per point)."""
+    names = [column.replace(" ", "_") for column in _COLUMNS]
+    runs = [row for row in rows(results) if row[1] != "mean"]
+    _write(folder / "summary.csv", names, runs)
+    points = [
+        (run.arm, run.spec["seed"], int(timesteps), f"{mean:.6g}")
+        for run in map(Run.of, results)
+        for timesteps, mean in run.curve
+    ]
+    _write(folder / "curves.csv", ["arm", "seed", "timesteps", "mean_return"], points)
+
+
+def _write(path: Path, names: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(lines)

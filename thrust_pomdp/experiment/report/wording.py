@@ -1,0 +1,114 @@
+"""Numbers as the report writes them."""
+
+from __future__ import annotations
+
+import math
+
+from thrust_pomdp.experiment.statistics import Estimate, Reached
+
+#: From this size on so many digits after the point; below all of them three significant ones.
+_DIGITS = ((10_000, 0), (10, 1), (1, 2), (0.01, 3))
+
+_MINUS = "\N{MINUS SIGN}"
+
+
+def number(value: float, scale: float | None = None) -> str:
+    """Write a number to about four digits of its scale.
+
+    >>> number(498.349), number(-0.1234), number(2.0, scale=500.0), number(23456.7)
+    ('498.3', '−0.123', '2.0', '23,457')
+    >>> number(0.98765, scale=1.0), number(0.00012345), number(0.0)
+    ('0.99', '0.000123', '0.000')
+
+    :param value: what to write
+    :param scale: size of the numbers it stands among; its own by default
+    """
+    size = abs(value if scale is None else scale)
+    if not math.isfinite(value):
+        return "none"
+    digits = next((digits for least, digits in _DIGITS if size >= least), None if size else 3)
+    text = f"{value:.3g}" if digits is None else f"{value:,.{digits}f}"
+    return _MINUS + text[1:] if text.startswith("-") and float(text.replace(",", "")) else text
+
+
+def interval(ends: tuple[float, float], scale: float | None = None) -> str:
+    """Write an interval.
+
+    >>> interval((-1.25, 30.0), 500.0)
+    '[−1.2, 30.0]'
+    """
+    low, high = (number(end, scale) for end in ends)
+    return f"[{low}, {high}]"
+
+
+def with_interval(estimate: Estimate, scale: float | None = None) -> str:
+    """Write an estimate and its interval, or that there is none.
+
+    >>> with_interval(Estimate(120.0, (100.0, 140.0))), with_interval(Estimate(120.0, None))
+    ('120.0 [100.0, 140.0]', '120.0 (one run)')
+    """
+    scale = estimate.value if scale is None else scale
+    ends = "(one run)" if estimate.interval is None else interval(estimate.interval, scale)
+    return f"{number(estimate.value, scale)} {ends}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "run"), counted(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def steps(value: float) -> str:
+    """Write a number of environment steps.
+
+    >>> steps(45_000), steps(900), steps(2_500_000)
+    ('45k', '900', '2.5M')
+    """
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time.
+
+    >>> duration(4.21), duration(75), duration(7300)
+    ('4.2 s', '75 s', '122 min')
+    """
+    if seconds >= 600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def reached(found: Reached, unit: str) -> str:
+    """Write what it took to reach a threshold.
+
+    >>> reached(Reached(45_000.0, 0, 5), "steps"), reached(Reached(45_000.0, 2, 5), "steps")
+    ('45k', '45k, not reached by 2 of 5')
+    >>> reached(Reached(None, 3, 5), "seconds")
+    'not reached by 3 of 5'
+
+    :param found: from :func:`~thrust_pomdp.experiment.statistics.median_reaching`
+    :param unit: ``"steps"`` or ``"seconds"``
+    """
+    missed = f"not reached by {found.missed} of {found.n_runs}"
+    if found.median is None:
+        return missed
+    text = steps(found.median) if unit == "steps" else duration(found.median)
+    return f"{text}, {missed}" if found.missed else text
+
+
+def shortened(text: str, length: int) -> str:
+    """Leave out the middle of what is too long.
+
+    >>> shortened("a_package.module:factory", 15)
+    'a_packa…factory'
+    """
+    if len(text) <= length:
+        return text
+    kept = length - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
