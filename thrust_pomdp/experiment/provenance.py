@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -44,6 +45,7 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
+@functools.cache
 def git_revision() -> str | None:
     """Return the revision of this package's sources, with ``+`` if they were changed since.
 
