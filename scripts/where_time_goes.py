@@ -25,14 +25,15 @@ from thrust_pomdp.sequences import lstm_sequences
 REPEATS = 60
 
 
-def median_ms(call: Callable[[], Any]) -> float:
-    call()
-    times = []
+def medians_ms(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Time all calls in turn, so that a machine that drifts slows all alike."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(REPEATS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: 1e3 * statistics.median(taken) for name, taken in times.items()}
 
 
 def training_parts(model: Any) -> Iterator[tuple[str, float]]:
@@ -60,16 +61,22 @@ def training_parts(model: Any) -> Iterator[tuple[str, float]]:
         policy.optimizer.zero_grad()
         ppo_losses(policy, batch, **coefficients).loss.backward()
 
-    forward, both, everything = median_ms(lambda: layers(False)), median_ms(
-        lambda: layers(True)
-    ), median_ms(loss)  # fmt: skip
-    yield "LSTM, forward", forward
-    yield "LSTM, backward", both - forward
-    yield "heads and loss, forward and backward", everything - both
-    yield "clipping gradients", median_ms(lambda: th.nn.utils.clip_grad_norm_(parameters, 0.5))
-    yield "Adam", median_ms(policy.optimizer.step)
-    minibatches = median_ms(lambda: list(buffer.to_minibatches(n_sequences)))
-    yield "taking the minibatch from the buffer", minibatches / n_minibatches
+    ms = medians_ms(
+        {
+            "forward": lambda: layers(False),
+            "both": lambda: layers(True),
+            "everything": loss,
+            "clip": lambda: th.nn.utils.clip_grad_norm_(parameters, 0.5),
+            "adam": policy.optimizer.step,
+            "minibatches": lambda: list(buffer.to_minibatches(n_sequences)),
+        }
+    )
+    yield "LSTM, forward", ms["forward"]
+    yield "LSTM, backward", ms["both"] - ms["forward"]
+    yield "heads and loss, forward and backward", ms["everything"] - ms["both"]
+    yield "clipping gradients", ms["clip"]
+    yield "Adam", ms["adam"]
+    yield "taking the minibatch from the buffer", ms["minibatches"] / n_minibatches
 
 
 def collecting_parts(model: Any) -> dict[str, float]:

@@ -80,6 +80,13 @@ class TestReading:
     def test_the_curve_is_of_as_many_episodes_as_the_runner_says(self):
         assert CURVE_EPISODES == training.CURVE_EPISODES
 
+    def test_points_that_are_no_numbers_are_left_out(self):
+        nan = float("nan")
+        values = {**result(), "curve": [[0, nan], [1, 2.0]], "evaluations": [[1, 1.0, nan, 2.0]]}
+        run = Run.from_mapping(values)
+        assert run.curve.tolist() == [[1, 2.0]]
+        assert not len(run.evaluations)
+
     def test_fields_of_later_versions_are_left_aside(self):
         Run.from_mapping({**result(), "something_new": 1})
 
@@ -615,6 +622,15 @@ class TestPage:
         assert PROVENANCE["revision"] in text
         assert "another revision" in text
 
+    def test_of_many_different_values_a_few_are_shown(self):
+        runs = [
+            Run.from_mapping({**result(), "provenance": {"started": f"at {number} o'clock"}})
+            for number in range(10)
+        ]
+        found = tables.provenance(runs)
+        assert found.count("o&#x27;clock") == 4
+        assert "and 6 more" in found
+
     def test_the_same_results_make_the_same_page(self, tmp_path):
         write(tmp_path, drawn(TWO_ARMS, 2))
         first = write_report([tmp_path], tmp_path / "1").page.read_bytes()
@@ -623,11 +639,11 @@ class TestPage:
     def test_a_hundred_runs_take_less_than_20_seconds(self, tmp_path):
         arms = {f"mine:{number}": (100.0 * number, 20.0) for number in range(8)} | TWO_ARMS
         write(tmp_path, drawn(arms, 10))
-        start = time.perf_counter()
+        start = time.process_time()
         report = write_report([tmp_path])
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         assert report.n_runs == 100
-        assert seconds < 20, seconds  # measured 7 s on a busy core
+        assert seconds < 20, seconds  # of one core; measured 7 s
 
 
 class TestMarkup:

@@ -324,10 +324,10 @@ class TestCost:
     def test_a_hundred_intervals_of_ten_runs_take_seconds(self):
         scores = [np.random.default_rng(7).normal(size=10)]
         estimate(scores)
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(100):
             estimate(scores)
-        assert time.perf_counter() - start < 10  # measured 1.6 s
+        assert time.process_time() - start < 10  # measured 1.6 s
 
     def test_no_torch_is_loaded(self):
         code = f"import sys, {statistics.__name__}; print('torch' in sys.modules)"

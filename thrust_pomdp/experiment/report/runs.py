@@ -85,8 +85,8 @@ class Run:
                 returns={mode: np.array(values[mode], np.float64) for mode in MODES},
                 timesteps=int(values["timesteps"]),
                 seconds=float(values["seconds"]),
-                curve=np.array(values["curve"], np.float64).reshape(-1, 2),
-                evaluations=np.array(values.get("evaluations") or [], np.float64).reshape(-1, 4),
+                curve=_finite_rows(values["curve"], 2),
+                evaluations=_finite_rows(values.get("evaluations") or [], 4),
                 recipe=values.get("recipe") or {},
                 provenance=values.get("provenance") or {},
                 source=source,
@@ -131,6 +131,12 @@ class Run:
         measured = self.evaluations[:, :2]
         known = np.array([[0.0, 0.0], *measured, [self.timesteps, self.seconds]])
         return np.interp(timesteps, known[:, 0], np.maximum.accumulate(known[:, 1]))
+
+
+def _finite_rows(values: Any, n_columns: int) -> Floats:
+    """Return rows of numbers, without those in which one is missing or no number."""
+    rows = np.array(values, np.float64).reshape(-1, n_columns)
+    return rows[np.isfinite(rows).all(axis=1)]
 
 
 class Failure(NamedTuple):

@@ -43,6 +43,10 @@ _MEMORY_NAMES: dict[Memory, str] = {
 }
 
 
+#: Values of one thing that differs between runs, such as when they were started.
+_MOST_VALUES = 4
+
+
 def scores(contest: Contest) -> Html:
     """Return what each arm reaches, both ways of acting, the one that counts in bold."""
     head = [
@@ -62,10 +66,10 @@ def scores(contest: Contest) -> Html:
 
 
 def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[str]:
-    chosen, of_runs = contest.mode_of(arm), contest.scores(arm)
+    chosen, of_runs, size = contest.mode_of(arm), contest.scores(arm), _size(contest)
     cells = [label_of(arm)]
     for mode in MODES:
-        text = with_interval(estimate([contest.scores(arm, mode)]))
+        text = with_interval(estimate([contest.scores(arm, mode)]), size)
         cells.append(element("b", text) if mode == chosen else text)
     if with_gap:
         shares = gap_closed(contest, arm)
@@ -73,8 +77,14 @@ def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[str]:
             with_interval(estimate([shares], statistic), 1.0)
             for statistic in (interquartile_mean, optimality_gap)
         ]
-    cells += [number(float(statistic([of_runs]))) for statistic in (run_median, mean)]
+    cells += [number(float(statistic([of_runs])), size) for statistic in (run_median, mean)]
     return [*cells, str(of_runs.size), _MEMORY_NAMES[contest.memory_of(arm)]]
+
+
+def _size(contest: Contest) -> float:
+    """Return the largest score, by which all of a table are rounded alike."""
+    every = (contest.scores(arm, mode) for arm in contest.arms for mode in MODES)
+    return float(max(np.abs(scores).max() for scores in every))
 
 
 def gap_closed(contest: Contest, arm: str) -> Floats:
@@ -172,10 +182,11 @@ def runs(contest: Contest) -> Html:
     """Return a row per run."""
     head = ["Arm", "Seed", "Training: last", "Training: best", "Deterministic", "Stochastic",
             "Steps", "Time"]  # fmt: skip
+    size = _size(contest)
     rows = [
         [
-            label_of(arm), str(run.spec["seed"]), number(run.final), number(run.best),
-            *(number(run.score(mode)) for mode in MODES),
+            label_of(arm), str(run.spec["seed"]), number(run.final, size), number(run.best, size),
+            *(number(run.score(mode), size) for mode in MODES),
             steps(run.timesteps), duration(run.seconds),
         ]
         for arm, of_arm in contest.arms.items()
@@ -203,10 +214,12 @@ def provenance(of: Sequence[Run]) -> Html | None:
     known = distinct([run.provenance for run in of])
     if not known:
         return None
-    rows = [
-        [name, Html("<br>".join(element("code", value) for value in values))]
-        for name, values in known.items()
-    ]
+    rows = []
+    for name, values in known.items():
+        shown = [element("code", value) for value in values[:_MOST_VALUES]]
+        if len(values) > _MOST_VALUES:
+            shown.append(Html(f"and {len(values) - _MOST_VALUES} more"))
+        rows.append([name, Html("<br>".join(shown))])
     return table(["", "Value"], rows, words=(0, 1))
 
 

@@ -72,7 +72,7 @@ def write_csv(results: Sequence[RunResult | Run], folder: Path) -> None:
     runs = [row for row in rows(results) if row[1] != "mean"]
     _write(folder / "summary.csv", names, runs)
     points = [
-        (run.arm, run.spec["seed"], int(timesteps), f"{mean:.6g}")
+        (run.arm, run.spec["seed"], int(timesteps), f"{mean:.{2 if abs(mean) >= 10 else 5}f}")
         for run in map(Run.of, results)
         for timesteps, mean in run.curve
     ]
