@@ -287,7 +287,7 @@ class TestWhoseFolder:
 
 class TestLocalEngine:
     def test_results_are_those_of_this_process_bit_for_bit(self, tmp_path):
-        specs = [spec(), spec("arms_of_users:failing"), spec("mlp", 1)]
+        specs = [spec(), spec("arms_of_users:failing")]
         runner = Runner(specs, tmp_path, jobs=2)
         by_name = {RunSpec(**one.spec).name: one for one in runner.run()}
         assert runner.failed() == ["arms_of_users.failing-seed0"]
@@ -298,7 +298,7 @@ class TestLocalEngine:
         for name in ("deterministic", "stochastic", "final", "best", "timesteps"):
             assert getattr(there, name) == getattr(here.result, name), name
         assert there.provenance.keys() >= {"git_revision", "command", "versions", "machine"}
-        assert (tmp_path / "runs" / "mlp-seed1.normalizer.pkl").exists()
+        assert (tmp_path / "runs" / "lstm-seed0.normalizer.pkl").exists()
 
     def test_a_process_that_dies_is_a_failure_and_nobody_waits_for_it(self):
         engine = LocalEngine(2)
@@ -352,7 +352,7 @@ class TestKilled:
             text=True, start_new_session=True, cwd=ROOT,
         )  # fmt: skip
 
-    def wait_for(self, condition, seconds: float = 60.0):
+    def wait_for(self, condition, seconds: float = 240.0):
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline
@@ -376,7 +376,7 @@ class TestKilled:
         process.kill()
         process.wait()
         process.stdout.close()
-        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
 
     def test_it_goes_on_where_it_was_and_no_worker_is_left(self, tmp_path):
         process = self.start(tmp_path)
@@ -386,7 +386,7 @@ class TestKilled:
         (worker,) = children(process.pid)
         process.kill()
         process.communicate()
-        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
         kept = first.read_bytes(), first.stat().st_mtime_ns
         assert not (tmp_path / "runs" / "lstm-seed0.json").exists()
         # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
@@ -394,13 +394,13 @@ class TestKilled:
         assert "mlp-seed0: finished before" in process.stdout.readline()
         self.wait_for(lambda: children(process.pid))
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == 1, err
         assert "Interrupted" in out
         assert "No result: lstm-seed0" in err
         assert "Traceback" not in err
         process = self.start(tmp_path)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
         assert (first.read_bytes(), first.stat().st_mtime_ns) == kept
         result = load_result(tmp_path / "runs" / "lstm-seed0.json")
