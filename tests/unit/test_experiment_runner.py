@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -286,8 +287,12 @@ class TestWhoseFolder:
 
 
 class TestLocalEngine:
+    def worker(self, name: str) -> multiprocessing.Process:
+        (found,) = [child for child in multiprocessing.active_children() if child.name == name]
+        return found
+
     def test_results_are_those_of_this_process_bit_for_bit(self, tmp_path):
-        specs = [spec(), spec("arms_of_users:failing"), spec("mlp", 1)]
+        specs = [spec(), spec("arms_of_users:failing")]
         runner = Runner(specs, tmp_path, jobs=2)
         by_name = {RunSpec(**one.spec).name: one for one in runner.run()}
         assert runner.failed() == ["arms_of_users.failing-seed0"]
@@ -298,7 +303,7 @@ class TestLocalEngine:
         for name in ("deterministic", "stochastic", "final", "best", "timesteps"):
             assert getattr(there, name) == getattr(here.result, name), name
         assert there.provenance.keys() >= {"git_revision", "command", "versions", "machine"}
-        assert (tmp_path / "runs" / "mlp-seed1.normalizer.pkl").exists()
+        assert (tmp_path / "runs" / "lstm-seed0.normalizer.pkl").exists()
 
     def test_a_process_that_dies_is_a_failure_and_nobody_waits_for_it(self):
         engine = LocalEngine(2)
@@ -306,7 +311,7 @@ class TestLocalEngine:
         for event in engine.run([Job(spec()), Job(spec("mlp"))]):
             events.append(event)
             if isinstance(event, Started) and event.name == "mlp-seed0":
-                os.kill(children(os.getpid())[0], signal.SIGKILL)
+                os.kill(self.worker("lstm-seed0").pid, signal.SIGKILL)
         outcome = {event.name: event for event in events if isinstance(event, Failed | Finished)}
         assert "The process ended with signal SIGKILL" in outcome["lstm-seed0"].reason
         assert outcome["mlp-seed0"].result.timesteps == 2048
@@ -318,9 +323,9 @@ class TestLocalEngine:
     def test_an_iterator_that_is_closed_ends_its_processes(self):
         events = LocalEngine(1).run([Job(spec(n_timesteps=10**9))])
         next(events)
-        (worker,) = children(os.getpid())
+        worker = self.worker("lstm-seed0")
         events.close()
-        assert not Path(f"/proc/{worker}").exists()
+        assert worker.exitcode == -signal.SIGTERM
 
     def test_needs_a_process(self):
         with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
@@ -352,7 +357,7 @@ class TestKilled:
             text=True, start_new_session=True, cwd=ROOT,
         )  # fmt: skip
 
-    def wait_for(self, condition, seconds: float = 60.0):
+    def wait_for(self, condition, seconds: float = 240.0):
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline
@@ -376,7 +381,7 @@ class TestKilled:
         process.kill()
         process.wait()
         process.stdout.close()
-        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
 
     def test_it_goes_on_where_it_was_and_no_worker_is_left(self, tmp_path):
         process = self.start(tmp_path)
@@ -386,7 +391,7 @@ class TestKilled:
         (worker,) = children(process.pid)
         process.kill()
         process.communicate()
-        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=20)
+        self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
         kept = first.read_bytes(), first.stat().st_mtime_ns
         assert not (tmp_path / "runs" / "lstm-seed0.json").exists()
         # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
@@ -394,15 +399,13 @@ class TestKilled:
         assert "mlp-seed0: finished before" in process.stdout.readline()
         self.wait_for(lambda: children(process.pid))
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 1, err
+        assert "Interrupted" in out
+        assert "No result: lstm-seed0" in err
         assert "Traceback" not in err
-        # So short a run may also have ended by itself, just before.
-        if process.returncode != 0:
-            assert process.returncode == 1, err
-            assert "Interrupted" in out
-            assert "No result: lstm-seed0" in err
         process = self.start(tmp_path)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
         assert (first.read_bytes(), first.stat().st_mtime_ns) == kept
         result = load_result(tmp_path / "runs" / "lstm-seed0.json")
