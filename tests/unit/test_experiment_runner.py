@@ -10,10 +10,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
+from tasks import Sleeps
 
 from thrust_pomdp.experiment import folder as folders
 from thrust_pomdp.experiment import runner as runners
@@ -344,6 +347,52 @@ def children(process: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
+def interrupt_by_another_thread() -> None:
+    def interrupt() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of this thread alone
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    thread.join()
+
+
+class TestInterruptedWhileAWorkerStarts:
+    """Ctrl-C is not lost at that moment, and takes the new worker with it."""
+
+    @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+    @pytest.mark.parametrize(
+        "interrupt",
+        [lambda: os.kill(os.getpid(), signal.SIGINT), interrupt_by_another_thread],
+        ids=["blocked", "taken by another thread"],
+    )
+    def test_the_worker_is_ended_and_the_interrupt_raised(self, monkeypatch, interrupt, first):
+        processes = []
+        start = SpawnProcess.start
+
+        def interrupted(process):
+            processes.append(process)
+            if first:
+                interrupt()
+            start(process)
+            if not first:
+                interrupt()
+
+        monkeypatch.setattr(SpawnProcess, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(LocalEngine(1).run([Sleeps("one")]))
+        (worker,) = processes
+        assert worker.exitcode == -signal.SIGTERM
+
+    def test_what_ctrl_c_means_is_afterwards_what_it_was(self):
+        before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        events = LocalEngine(1).run([Sleeps("one")])
+        assert next(events) == Started("one")
+        after = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        events.close()
+        assert after == before
+
+
 class TestKilled:
     """`kill -9` at any moment, and started again."""
 

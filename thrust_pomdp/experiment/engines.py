@@ -141,7 +141,8 @@ class LocalEngine:
         try:
             while pending or workers:
                 while pending and len(workers) < self.jobs:
-                    workers.append(_Worker(self._context, pending.popleft()))
+                    with _interrupts_later(), _interrupts_blocked(), _one_thread():
+                        workers.append(_Worker(self._context, pending.popleft()))
                     yield Started(workers[-1].name)
                 yield from _look(workers)
                 workers = [worker for worker in workers if not worker.has_ended]
@@ -177,8 +178,7 @@ class _Worker:
         self.process: SpawnProcess = context.Process(
             target=_work, args=(task, writer), name=self.name, daemon=False
         )
-        with _interrupts_ignored(), _one_thread():
-            self.process.start()
+        self.process.start()
         writer.close()  # so that its end is seen once the process has ended
         self.has_ended = False
 
@@ -206,6 +206,7 @@ def _how(exitcode: int | None) -> str:
 
 def _work(task: Task, writer: connection.Connection) -> None:
     """Do one run in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it is not blocked already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     name = task.name
     # A parent that is gone takes this process with it; its pipe may break a moment earlier.
@@ -223,19 +224,35 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let a process started here ignore Ctrl-C from its first moment on.
-
-    The terminal sends it to the workers too; what it means is for the parent to decide.
-    """
+def _interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait until a new worker is among those it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    held: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+    if held:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let a process started here never see Ctrl-C: what is blocked stays so in children.
+
+    The terminal sends it to the workers too; what it means is for the parent to decide.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
