@@ -12,11 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
-from tasks import Sleeps
+from tasks import Draws, Sleeps
 
 from thrust_pomdp.experiment import folder as folders
 from thrust_pomdp.experiment import runner as runners
@@ -330,23 +329,49 @@ class TestLocalEngine:
         events.close()
         assert worker.exitcode == -signal.SIGTERM
 
+    def test_workers_share_what_they_load_and_no_random_numbers(self, tmp_path):
+        """Loading torch takes longer than many a run; copies of a process are alike in all."""
+        engine = LocalEngine(2)
+        engine.prepare()
+        outcomes = [e for e in engine.run([Draws("one"), Draws("two")]) if isinstance(e, Finished)]
+        first, second = (outcome.result for outcome in outcomes)
+        assert first["python"] != second["python"]
+        assert first["numpy"] != second["numpy"]
+        assert first["threads"] == second["threads"] == "1"
+        if sys.platform == "linux":
+            assert first["loaded"]
+            assert first["parent"] == second["parent"] != os.getpid()
+
+    def test_where_copying_is_not_safe_each_process_starts_anew(self, monkeypatch):
+        monkeypatch.setattr("sys.platform", "darwin")
+        engine = LocalEngine(1)
+        monkeypatch.undo()
+        engine.prepare()
+        (outcome,) = [e for e in engine.run([Draws("one")]) if isinstance(e, Finished)]
+        assert outcome.result["parent"] == os.getpid()
+        assert outcome.result["threads"] == "1"
+
     def test_needs_a_process(self):
         with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
             LocalEngine(0)
 
 
-def children(process: int) -> list[int]:
-    """Return the spawned workers of a process (Linux), in order of their start."""
+def children(process: int, command: bytes) -> list[int]:
+    """Return the children of a process whose command contains something (Linux)."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in (task / "children").read_text().split():
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-            if b"spawn_main" in command:
+            if command in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(int(child))
-    return sorted(found)
+    return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
+def workers(process: int) -> list[int]:
+    """Return the workers of a process: copies of one that has loaded what they need (Linux)."""
+    (server,) = children(process, b"multiprocessing.forkserver") or [None]
+    return [] if server is None else children(server, b"multiprocessing.forkserver")
+
+
 def interrupt_by_another_thread() -> None:
     def interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of this thread alone
@@ -368,7 +393,8 @@ class TestInterruptedWhileAWorkerStarts:
     )
     def test_the_worker_is_ended_and_the_interrupt_raised(self, monkeypatch, interrupt, first):
         processes = []
-        start = SpawnProcess.start
+        kind = type(LocalEngine(1)._context).Process
+        start = kind.start
 
         def interrupted(process):
             processes.append(process)
@@ -378,7 +404,7 @@ class TestInterruptedWhileAWorkerStarts:
             if not first:
                 interrupt()
 
-        monkeypatch.setattr(SpawnProcess, "start", interrupted)
+        monkeypatch.setattr(kind, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(LocalEngine(1).run([Sleeps("one")]))
         (worker,) = processes
@@ -393,6 +419,7 @@ class TestInterruptedWhileAWorkerStarts:
         assert after == before
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
 class TestKilled:
     """`kill -9` at any moment, and started again."""
 
@@ -426,7 +453,7 @@ class TestKilled:
         )
         while "Progress" not in process.stdout.readline():
             assert process.poll() is None
-        (worker,) = children(process.pid)
+        (worker,) = workers(process.pid)
         process.kill()
         process.wait()
         process.stdout.close()
@@ -436,8 +463,8 @@ class TestKilled:
         process = self.start(tmp_path)
         first = tmp_path / "runs" / "mlp-seed0.json"
         self.wait_for(first.exists)
-        self.wait_for(lambda: children(process.pid))
-        (worker,) = children(process.pid)
+        self.wait_for(lambda: workers(process.pid))
+        (worker,) = workers(process.pid)
         process.kill()
         process.communicate()
         self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
@@ -446,7 +473,7 @@ class TestKilled:
         # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
         process = self.start(tmp_path)
         assert "mlp-seed0: finished before" in process.stdout.readline()
-        self.wait_for(lambda: children(process.pid))
+        self.wait_for(lambda: workers(process.pid))
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=240)
         assert process.returncode == 1, err
