@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ from thrust_pomdp.experiment.engines import (
 )
 from thrust_pomdp.experiment.folder import ComparisonFolder
 from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.report import RULE
 from thrust_pomdp.experiment.runner import Runner, load_result, save_result
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
@@ -106,6 +108,41 @@ class TestFinishedRuns:
         run([spec()], tmp_path)
         assert written[-1] == "lstm-seed0.json"
 
+    def test_a_file_is_on_the_disk_before_it_has_its_name(self, tmp_path, monkeypatch):
+        """A power cut must not leave a name without its content."""
+        done = []
+        sync, replace = os.fsync, os.replace
+
+        def synced(descriptor):
+            done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            sync(descriptor)
+
+        def replaced(source, target):
+            done.append(str(target))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "replace", replaced)
+        folders.write_whole(tmp_path / "one.json", b"content")
+        assert done[0].startswith(str(tmp_path / "one.json."))
+        assert done[1:] == [str(tmp_path / "one.json"), str(tmp_path)]
+
+    def test_the_rule_of_the_verdict_is_there_before_them_and_stays(self, tmp_path):
+        marker = tmp_path / "comparison.json"
+
+        class Looks(InstantEngine):
+            def run(self, tasks):
+                assert json.loads(marker.read_text())["rule"] == list(RULE)
+                yield from super().run(tasks)
+
+        Runner([spec()], tmp_path, engine=Looks()).run()
+        content = json.loads(marker.read_text())
+        marker.write_text(json.dumps({**content, "rule": ["that of an earlier version"]}))
+        run([spec("mlp")], tmp_path)
+        content = json.loads(marker.read_text())
+        assert content["rule"] == ["that of an earlier version"]
+        assert content["settings"]["recipes"].keys() == {"lstm", "mlp"}
+
     def test_leftovers_of_a_killed_writer_are_cleared_away(self, tmp_path):
         run([spec()], tmp_path)
         (tmp_path / "runs" / "mlp-seed0.json.x.unfinished").write_text("half")
@@ -146,6 +183,14 @@ class TestFailedRuns:
         assert runner.failed() == ["mlp-seed0"]
         assert (tmp_path / "runs" / "mlp-seed0.error.txt").read_text() == self.FAILED.reason
         assert "mlp-seed0: failed (ValueError: no such thing), see" in capsys.readouterr().out
+
+    def test_the_line_says_what_happened_and_not_how_its_message_ends(self, tmp_path, capsys):
+        reason = (
+            'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f(\n    ^^^^\n'
+            "ValueError: got invalid values:\n  tensor([[nan, nan],\n        [nan, nan]])\n"
+        )
+        run([spec("mlp")], tmp_path, mlp=Failed("mlp-seed0", reason))
+        assert "mlp-seed0: failed (ValueError: got invalid values:), see" in capsys.readouterr().out
 
     def test_are_tried_again_the_next_time(self, tmp_path):
         run([spec("mlp")], tmp_path, mlp=self.FAILED)
@@ -212,6 +257,31 @@ class TestNoRoomOnTheDisk:
         monkeypatch.setattr(ComparisonFolder, "write_error", failing)
         run([spec("mlp")], tmp_path, mlp=TestFailedRuns.FAILED)
         assert "Traceback ...\nValueError: no such thing" in capsys.readouterr().out
+
+
+class TestNobodyListens:
+    """Output that cannot be written ends no training."""
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EPIPE])
+    def test_all_runs_are_done_and_kept(self, tmp_path, monkeypatch, code):
+        class Deaf(io.StringIO):
+            def write(self, text):
+                raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr("sys.stdout", Deaf())
+        specs = [spec(), spec("mlp")]
+        for _ in range(2):  # the second time it says that they were finished before
+            assert len(run(specs, tmp_path, mlp=TestFailedRuns.FAILED)[0]) == 1
+
+    def test_a_reader_that_has_left_is_told_nothing_more(self):
+        code = "from thrust_pomdp.experiment.output import say\nfor _ in range(9): say('x' * 9999)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.stderr.close()
+        assert process.wait() == 0
 
 
 class TestWhoseFolder:

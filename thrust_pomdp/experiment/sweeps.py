@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 
 from thrust_pomdp.experiment.arms import ARM_LABELS
 from thrust_pomdp.experiment.engines import Finished
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Parameter -> its values; one or two parameters.
@@ -125,13 +127,14 @@ class EvaluationTask:
 def write_csv(found: Sequence[Cell], path: Path) -> None:
     """Write a line per run and point; nothing in its means where there is no such environment."""
     names = list(dict.fromkeys(name for cell in found for name in cell.parameters))
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
-        for cell in found:
-            means = [_number(cell.most_likely), _number(cell.sampled)]
-            values = [str(cell.parameters[name]) for name in names]
-            writer.writerow([cell.arm, cell.seed, *values, *means])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
+    for cell in found:
+        means = [_number(cell.most_likely), _number(cell.sampled)]
+        values = [str(cell.parameters[name]) for name in names]
+        writer.writerow([cell.arm, cell.seed, *values, *means])
+    write_whole(path, text.getvalue().encode())
 
 
 def _number(mean: float) -> str:
@@ -190,7 +193,9 @@ def heat_map(
         _frame(axes, grid, trained_at)
     figure.colorbar(shown, ax=panels, label="mean return", shrink=0.9)
     figure.suptitle(f"{title}, {kind} actions", x=0.01, ha="left", fontsize=10)
-    figure.savefig(path)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    write_whole(path, drawn.getvalue())
 
 
 def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -16,6 +17,9 @@ from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.vec_env import make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
+
+#: Steps that any evaluation episode may take; more where the whole training had more.
+_LONG_EPISODE = 100_000
 
 
 class VecScaleReward(VecEnvWrapper):
@@ -33,6 +37,39 @@ class VecScaleReward(VecEnvWrapper):
         """Step the environments and scale the rewards."""
         obs, rewards, dones, infos = self.venv.step_wait()
         return obs, rewards * np.float32(self.scale), dones, infos
+
+
+class VecEndingEpisodes(VecEnvWrapper):
+    """Refuse to wait for ever: an evaluation is over when episodes are.
+
+    :param venv: the environments
+    :param most_steps: steps that an episode may take
+    """
+
+    def __init__(self, venv: VecEnv, most_steps: int) -> None:
+        super().__init__(venv)
+        self._most_steps = most_steps
+        self._lengths = np.zeros(venv.num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Reset the environments."""
+        self._lengths[:] = 0
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step the environments.
+
+        :raises ValueError: if an episode takes too long
+        """
+        obs, rewards, dones, infos = self.venv.step_wait()
+        self._lengths += 1
+        self._lengths[dones] = 0
+        if self._lengths.max() > self._most_steps:
+            raise ValueError(
+                f"an episode must end for an evaluation, one did not in {self._most_steps} steps: "
+                "give the environment a limit, such as --env-kwargs max_episode_steps:1000"
+            )
+        return obs, rewards, dones, infos
 
 
 def make_training_env(spec: RunSpec) -> VecScaleReward:
@@ -67,7 +104,8 @@ def make_evaluation_env(
         )
         copy_statistics(trained, frozen)
         venv = frozen
-    return _seen(venv, spec.recipe)
+    most_steps = max(spec.total_timesteps, _LONG_EPISODE)
+    return VecEndingEpisodes(_seen(venv, spec.recipe), most_steps)
 
 
 def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
@@ -78,7 +116,10 @@ def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
 
 def _make(spec: RunSpec, n_envs: int, seed: int) -> VecEnv:
     registration.register_envs()
-    return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=spec.env_kwargs)
+    with warnings.catch_warnings():
+        # SB3 asks every environment for pictures, whether it makes any or not.
+        warnings.filterwarnings("ignore", ".*initialised with render_mode", UserWarning)
+        return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=spec.env_kwargs)
 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report.runs import (
     ARM_ORDER,
     CURVE_EPISODES,
@@ -128,7 +130,14 @@ def plot(results: Sequence[RunResult | Run], path: Path) -> None:
     """
     (contest,) = contests([Run.of(result) for result in results])
     bands = {arm: _band([run.curve for run in runs]) for arm, runs in contest.arms.items()}
-    _draw_curves(contest, WIDE, bands, "environment steps", steps).savefig(path)
+    write_whole(path, png(_draw_curves(contest, WIDE, bands, "environment steps", steps)))
+
+
+def png(figure: Figure) -> bytes:
+    """Return a picture as a PNG file; the same one makes the same file, byte for byte."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
 
 
 def can_normalize(contest: Contest) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report import tables
-from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures
+from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures, png
 from thrust_pomdp.experiment.report.markup import (
     Html,
     document,
@@ -64,16 +65,14 @@ def write_page(
         prefix = f"{place}-{contest.slug[:60]}-" if len(contests) > 1 else ""
         sections += [element("h2", contest.title), *_contest(contest, verdict, out, prefix)]
     path = out / "report.html"
-    path.write_text(
-        document(
-            "Does memory pay?",
-            *_summary(contests, verdicts, failures),
-            *sections,
-            *_overall(contests),
-            *_background(contests),
-        ),
-        encoding="utf-8",
+    page = document(
+        "Does memory pay?",
+        *_summary(contests, verdicts, failures),
+        *sections,
+        *_overall(contests),
+        *_background(contests),
     )
+    write_whole(path, page.encode())
     return path
 
 
@@ -140,7 +139,7 @@ def _draw(about: str, draw: Any, path: Path) -> Html:
             drawings.append(drawing.getvalue())
             if width == WIDE:
                 figure.set_layout_engine("none")  # it is laid out, and that takes long
-                figure.savefig(path, metadata={"Software": None})
+                write_whole(path, png(figure))
     return picture(about, *drawings)
 
 

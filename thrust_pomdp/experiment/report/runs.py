@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.experiment.recipes import ARM_LABELS
+from thrust_pomdp.experiment.arms import ARM_LABELS, Memory
+from thrust_pomdp.experiment.failures import headline
 from thrust_pomdp.reference import Rung, stored_ladder
 
 if TYPE_CHECKING:  # it loads torch, and a page can be made without
@@ -26,9 +27,6 @@ CURVE_EPISODES = 100
 #: How actions are chosen in an evaluation: the most likely one, or drawn.
 Mode: TypeAlias = Literal["deterministic", "stochastic"]
 MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
-
-#: What an arm can remember.
-Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "unknown"]
 
 _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
@@ -143,7 +141,7 @@ class Failure(NamedTuple):
     """A run that failed.
 
     :param name: of the run
-    :param message: the last line of its traceback
+    :param message: the line of its traceback that says what happened
     """
 
     name: str
@@ -279,7 +277,7 @@ def read_folder(folder: Path) -> tuple[list[Run], list[Failure]]:
     finished = {path.stem for path in paths}
     errors = sorted((folder / "runs").glob("*.error.txt"))
     failures = [
-        Failure(name, _last_line(path))
+        Failure(name, headline(path.read_text(errors="replace")))
         for path in errors
         if (name := path.name.removesuffix(".error.txt")) not in finished
     ]
@@ -294,8 +292,3 @@ def _read_run(path: Path) -> Run:
     if not isinstance(values, dict):
         raise ValueError(f"{path} is no result of a finished run: {type(values).__name__} inside")
     return Run.from_mapping(values, str(path))
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "no traceback was left"

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import can_normalize
 from thrust_pomdp.experiment.report.markup import Html, element, joined, table
 from thrust_pomdp.experiment.report.rule import Scale
-from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Memory, Run, label_of
+from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Run, label_of
 from thrust_pomdp.experiment.report.verdict import Verdict
 from thrust_pomdp.experiment.report.wording import (
     duration,
