@@ -182,7 +182,7 @@ def _draw_curves(
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
     for arm, style in styles(list(bands)).items():
-        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 40))
+        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 32))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
     axes.xaxis.get_major_locator().set_params(nbins=8 if width > 6 else 4)

@@ -23,6 +23,11 @@ from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
 from thrust_pomdp.experiment.report.wording import counted, number
 
+_HOW_TO_READ = (
+    "Figures are mean returns of evaluation episodes: interquartile means over runs of different "
+    "seeds, with 95 % intervals in brackets. A run with another seed is another training."
+)
+
 _METHODS = (
     "Every arm of one run number trains on the same streams of randomness, and all are evaluated "
     "alike on other ones, with memory carried through each episode.",
@@ -88,6 +93,7 @@ def _summary(
         _verdict(verdict, contest.title if len(contests) > 1 else "")
         for contest, verdict in zip(contests, verdicts, strict=True)
     ]
+    found.append(element("p", _HOW_TO_READ, class_="soft"))
     if failures:
         items = [
             joined(element("b", name), ": ", element("code", message)) for name, message in failures

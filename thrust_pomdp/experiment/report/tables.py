@@ -119,7 +119,7 @@ def cost(contest: Contest, scale: Scale) -> Html:
     found = thresholds(contest, scale)
     head = ["Arm", "Steps trained", "Steps per second", "Training time"]
     for name, value in found:
-        head += [f"Steps to {number(value)}: {name}", f"Time to {number(value)}"]
+        head.append(f"To {number(value)}: {name}")
     return table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
 
 
@@ -139,7 +139,7 @@ def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]])
             None if step is None else float(run.seconds_at(np.array([step]))[0])
             for run, step in zip(runs, at, strict=True)
         ]
-        cells += [reached(median_reaching(at), "steps"), reached(median_reaching(taken), "seconds")]
+        cells.append(reached(median_reaching(at), median_reaching(taken)))
     return cells
 
 
