@@ -182,7 +182,7 @@ def _draw_curves(
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
     for arm, style in styles(list(bands)).items():
-        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 32))
+        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 39))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
     axes.xaxis.get_major_locator().set_params(nbins=8 if width > 6 else 4)
@@ -191,7 +191,7 @@ def _draw_curves(
     _draw_ladder(axes, contest.ladder)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside upper left", ncols=legend_columns,
-        frameon=False, fontsize=9, handlelength=2.2, borderaxespad=0.2, labelspacing=0.35,
+        frameon=False, fontsize=9 if legend_columns < 3 else 8.5, handlelength=2.2, borderaxespad=0.2, labelspacing=0.35,
     )  # fmt: skip
     return figure
 

@@ -37,7 +37,7 @@ from thrust_pomdp.reference import normalized
 
 _MEMORY_NAMES: dict[Memory, str] = {
     "none": "none",
-    "previous action": "one bit: its previous action",
+    "previous action": "one bit",
     "frames": "a few frames",
     "recurrent": "recurrent",
     "unknown": "not known",
