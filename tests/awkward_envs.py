@@ -32,4 +32,4 @@ class AwkwardEnv(gym.Env):
 
 
 if "Awkward-v0" not in gym.registry:
-    gym.register("Awkward-v0", "awkward_envs:AwkwardEnv")
+    gym.register("Awkward-v0", "awkward_envs:AwkwardEnv", reward_threshold=4.5)

@@ -158,6 +158,18 @@ class TestEvaluation:
         assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 2
         assert "was made with grid=" in capsys.readouterr().err
 
+    def test_an_environment_of_another_module(self, tmp_path):
+        env_id = "awkward_envs:Awkward-v0"
+        recipe = {"n_timesteps": 64, "n_envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1}
+        spec = RunSpec("mlp", env_id, 0, {"length": 3}, None, 2, 2, hyperparams=recipe)
+        folder, training = ComparisonFolder(tmp_path / "there"), Training(spec)
+        with folder.opened([spec]):
+            folder.write(spec.name, training.run(), training.files())
+        found = tmp_path / "found"
+        assert self.call((tmp_path / "there",), found, "length:3,4") == 0
+        rows = read(found / "sweep.csv")
+        assert [(row["length"], row["sampled"]) for row in rows] == [("3", "3.00"), ("4", "4.00")]
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -201,7 +213,14 @@ class TestTraining:
         result = ComparisonFolder(tmp_path).load(engine.done[0])
         assert result.spec["env_kwargs"] == {"flicker_prob": 0.25, "burst_len": 1.5}
         rows = read(tmp_path / "sweep.csv")
+        (tmp_path / "sweep.csv").unlink()
         assert len(rows) == 2 * 2 * 4
         assert [row["most_likely"] for row in rows[:4]] == ["302.00", "302.00", "", "302.00"]
+        with monkeypatch.context() as full:
+            full.setattr(sweeps, "write_csv", lambda *given: os.rename("/nowhere", "/here"))
+            assert program.main(arguments) == 1
+        err = capsys.readouterr().err
+        assert f"all results are saved in {tmp_path / 'runs'}, but sweep.csv cannot be" in err
         assert program.main(arguments) == 0
+        assert (tmp_path / "sweep.csv").exists()
         assert len(engine.done) == 12

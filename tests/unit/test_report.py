@@ -203,6 +203,14 @@ class TestScores:
             "mine:c": "unknown", "mine:d": "none",
         }  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("env_id", "threshold"),
+        [("awkward_envs:Awkward-v0", 4.5), ("awkward_envs:No-v0", None), ("no_module:X-v0", None)],
+    )
+    def test_what_counts_as_solved_is_as_registered_by_its_module(self, env_id, threshold):
+        found = contest([result(env_id=env_id)])
+        assert found.reward_threshold == threshold
+
     def test_memory_of_an_arm_that_did_not_run_is_refused(self):
         with pytest.raises(ValueError, match=r"arms that ran \(lstm\), got 'lstn'"):
             contest([result()], memory={"lstn": "none"})

@@ -24,17 +24,21 @@ from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
 
-def parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """Return the parser of the command's arguments.
-
-    :param add_help: whether it knows ``--help``; who takes over these arguments has their own
-    """
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     made = argparse.ArgumentParser(
         "compare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=add_help,
+        parents=[training_parser()],
     )
+    options.add_verdict_options(made)
+    return made
+
+
+def training_parser() -> argparse.ArgumentParser:
+    """Return the parser of arguments that are about training, for all who train."""
+    made = argparse.ArgumentParser(add_help=False)
     options.add_env_options(made)
     made.add_argument(
         "--arms",
@@ -139,7 +143,7 @@ def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bo
     trained = {result.spec["arm"] for result in results}
     memory = {arm: known for arm, known in options.memory_of(args).items() if arm in trained}
     try:
-        write_report(results, args.out, memory)
+        write_report(results, args.out, memory, args.margin, args.solved)
     except OSError as error:
         print(
             f"compare: all results are saved in {args.out / 'runs'}, but their page cannot be "
@@ -151,13 +155,19 @@ def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bo
 
 
 def write_report(
-    results: Sequence[RunResult], folder: Path, memory: Mapping[str, Memory] | None = None
+    results: Sequence[RunResult],
+    folder: Path,
+    memory: Mapping[str, Memory] | None = None,
+    margin: float | None = None,
+    solved: float | None = None,
 ) -> None:
     """Print the table and write the files of a comparison.
 
     :param results: of the finished runs
     :param folder: of the comparison
     :param memory: what arms of the user's own can remember
+    :param margin: smallest gain that matters; by the rule if None
+    :param solved: score that counts as doing the task; by the rule if None
     :raises OSError: if they cannot be written
     """
     # It reads matplotlib, which only now has to be there.
@@ -166,7 +176,7 @@ def write_report(
     say(f"\n{report.table(results)}\n")
     report.write_csv(results, folder)
     report.plot(results, folder / "curves.png")
-    page = report.write_report([folder], memory=memory)
+    page = report.write_report([folder], None, memory, margin, solved)
     for verdict in page.verdicts.values():
         say(verdict.sentence)
     say(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -44,6 +45,25 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """Parse a count that may be 0."""
     return _count(text, 0)
+
+
+def number(text: str) -> float:
+    """Parse a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+    return value
+
+
+def not_negative_number(text: str) -> float:
+    """Parse a finite number that may be 0."""
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
+    return value
 
 
 def _count(text: str, least: int) -> int:
@@ -122,6 +142,22 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ARM",
         help="arms of your own that have some",
+    )
+
+
+def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the rule of the verdict does not know of an environment."""
+    parser.add_argument(
+        "--margin",
+        type=not_negative_number,
+        metavar="RETURN",
+        help="smallest gain that matters (default: by the rule)",
+    )
+    parser.add_argument(
+        "--solved",
+        type=number,
+        metavar="RETURN",
+        help="score that counts as doing the task (default: by the rule)",
     )
 
 

@@ -32,18 +32,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="folder of the page and its pictures (default: the first DIR)"
     )
     options.add_memory_options(made)
-    made.add_argument(
-        "--margin",
-        type=float,
-        metavar="RETURN",
-        help="smallest gain that matters (default: by the rule)",
-    )
-    made.add_argument(
-        "--solved",
-        type=float,
-        metavar="RETURN",
-        help="score that counts as doing the task (default: by the rule)",
-    )
+    options.add_verdict_options(made)
     return made
 
 

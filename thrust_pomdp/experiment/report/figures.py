@@ -191,7 +191,8 @@ def _draw_curves(
     _draw_ladder(axes, contest.ladder)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside upper left", ncols=legend_columns,
-        frameon=False, fontsize=9 if legend_columns < 3 else 8.5, handlelength=2.2, borderaxespad=0.2, labelspacing=0.35,
+        frameon=False, fontsize=9 if legend_columns < 3 else 8.5, handlelength=2.2,
+        borderaxespad=0.2, labelspacing=0.35,
     )  # fmt: skip
     return figure
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from thrust_pomdp.experiment.arms import ARM_LABELS, Memory
 from thrust_pomdp.experiment.failures import headline
+from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.reference import Rung, stored_ladder
 
 if TYPE_CHECKING:  # it loads torch, and a page can be made without
@@ -185,9 +185,9 @@ class Contest:
     def reward_threshold(self) -> float | None:
         """The return that counts as solved, where the environment's registration names one."""
         try:
-            return gym.spec(self.env_id).reward_threshold
-        except (gym.error.Error, ImportError):
-            return None  # of a package that is not installed where the report is made
+            return env_spec(self.env_id).reward_threshold
+        except Exception:
+            return None  # of a package that is not there where the report is made, or does not work
 
     def memory_of(self, arm: str) -> Memory:
         """Return what an arm can remember."""

@@ -159,7 +159,7 @@ def _needed(sides: Sides, arm: str, scale: Scale) -> str:
 def _short_of_needed(sides: Sides, best: str, scale: Scale) -> str | None:
     """Return why memory that helps is not said to be needed; None if it is."""
     if scale.bar is None:
-        return "Unknown, since nothing says which score counts as doing the task"
+        return "Unknown, since nothing says which score counts as doing the task (--solved does)"
     bar = f"the bar of {number(scale.bar)} ({scale.bar_source})"
     ends = estimate([sides.memory[best]]).interval
     assert ends is not None
