@@ -12,6 +12,7 @@ import pytest
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment import sweeps
+from thrust_pomdp.experiment.commands import sweep
 from thrust_pomdp.experiment.folder import ComparisonFolder
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.sweeps import Cell
@@ -89,7 +90,7 @@ class TestHeatMap:
         figures = []
         savefig = Figure.savefig
         monkeypatch.setattr(
-            Figure, "savefig", lambda self, path: (figures.append(self), savefig(self, path))
+            Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))
         )
         return figures
 
@@ -106,11 +107,14 @@ class TestHeatMap:
         assert [text.get_text() for text in first.get_xticklabels()] == ["None", "2"]
         (frame,) = first.patches
         assert frame.get_xy() == (-0.5, -0.5)
+        title = figure[0].get_suptitle()
+        assert title.startswith("here, most likely actions, mean of 2 runs\nframed: where they")
 
     def test_nothing_at_all_can_be_drawn(self, figure, tmp_path):
         cells = [Cell("mlp", 0, {"p": 1}, math.nan, math.nan)]
         sweeps.heat_map(cells, {"p": [1]}, "sampled", "here", tmp_path / "map.png", {"p": 2})
         assert not figure[0].axes[0].patches
+        assert figure[0].get_suptitle() == "here, sampled actions, 1 run"
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +172,7 @@ class TestEvaluation:
         found = tmp_path / "found"
         assert self.call((tmp_path / "there",), found, "length:3,4") == 0
         rows = read(found / "sweep.csv")
+        assert sweep._trained_at(spec) == {"length": 3, "reward": 1.0}
         assert [(row["length"], row["sampled"]) for row in rows] == [("3", "3.00"), ("4", "4.00")]
 
     @pytest.mark.parametrize(

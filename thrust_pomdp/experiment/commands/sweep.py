@@ -13,6 +13,7 @@ again in the same folder, both go on where they were interrupted.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import sys
@@ -21,6 +22,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from gymnasium.envs.registration import load_env_creator
 
 from thrust_pomdp.experiment import sweeps
 from thrust_pomdp.experiment.bars import Bars
@@ -188,8 +191,16 @@ def _cells_of(
 
 
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
-    """Return the environment's arguments that a run was trained with, those of its id included."""
-    return {**env_spec(spec.env_id).kwargs, **spec.env_kwargs}
+    """Return the environment's arguments that a run was trained with, those not given included."""
+    found = env_spec(spec.env_id)
+    creator = found.entry_point
+    creator = creator if callable(creator) else load_env_creator(str(creator))
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(creator).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    return {**defaults, **found.kwargs, **spec.env_kwargs}
 
 
 # --------------------------------------------------------------------------------------- training
