@@ -193,8 +193,8 @@ def _cells_of(
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
     """Return the environment's arguments that a run was trained with, those not given included."""
     found = env_spec(spec.env_id)
-    creator = found.entry_point
-    creator = creator if callable(creator) else load_env_creator(str(creator))
+    entry_point = found.entry_point
+    creator = entry_point if callable(entry_point) else load_env_creator(str(entry_point))
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(creator).parameters.items()
