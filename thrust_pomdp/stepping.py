@@ -17,13 +17,14 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
-from thrust_pomdp.compiled import CompiledCategoricalHeads, CompiledCell, kernels_for
+from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_step, lstm_weights
+from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]
@@ -50,8 +51,8 @@ _METHODS = (
 def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
-    Prepared for vector observations, Discrete and Box actions and one LSTM layer; anything else is
-    left to ``policy.forward`` itself.
+    Prepared for vector observations, Discrete and Box actions and one recurrent layer; anything
+    else is left to ``policy.forward`` itself.
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
@@ -88,13 +89,12 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     return step
 
 
-def _make_cell(lstm: nn.LSTM) -> Cell:
-    """Return one LSTM layer's step."""
-    weights = lstm_weights(lstm, 0)
-    kernels = kernels_for(*weights)
+def _make_cell(rnn: nn.RNNBase) -> Cell:
+    """Return one recurrent layer's step."""
+    kernels = kernels_for(*layer_weights(rnn, 0))
     if kernels is not None:
-        return CompiledCell(kernels, weights)
-    return lambda features, states, starts: lstm_step(lstm, features, states, starts)
+        return memory_of(rnn).compiled_step(kernels, rnn, 0)
+    return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
 
 def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
@@ -134,8 +134,8 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
         and type(policy.action_dist)
         in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
         and policy.lstm_actor.num_layers == 1
-        and type(policy.lstm_actor) is nn.LSTM
-        and type(policy.lstm_critic) in (nn.LSTM, type(None))
+        and type(policy.lstm_actor) in MEMORIES
+        and type(policy.lstm_critic) in (*MEMORIES, type(None))
         and type(policy.mlp_extractor) is MlpExtractor
         and type(policy.action_net) is type(policy.value_net) is nn.Linear
         and not any(
