@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from typing import Any
@@ -74,6 +75,25 @@ def check_flag(name: str, value: Any) -> bool:
     if isinstance(value, bool) or (hasattr(value, "dtype") and value.dtype == bool):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_forget_bias(
+    forget_bias: float, state: tuple[str, ...], lstm_kwargs: dict[str, Any] | None
+) -> None:
+    """Refuse a bias of a forget gate where there is none.
+
+    :param state: names of the parts of the memory's state
+    :raises ValueError: with the reason
+    """
+    if not math.isfinite(check_number("forget_bias", forget_bias)):
+        raise ValueError(f"forget_bias must be finite, got {forget_bias!r}")
+    if forget_bias and "cell" not in state:
+        raise ValueError(
+            f"forget_bias={forget_bias!r} needs rnn_class=nn.LSTM: the other layers have no forget "
+            "gate"
+        )
+    if forget_bias and not (lstm_kwargs or {}).get("bias", True):
+        raise ValueError(f"forget_bias={forget_bias!r} needs biases: leave out lstm_kwargs['bias']")
 
 
 def check_lstm_arguments(

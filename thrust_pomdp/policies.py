@@ -32,11 +32,12 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from thrust_pomdp.arguments import check_lstm_arguments
+from thrust_pomdp.arguments import check_flag, check_forget_bias, check_lstm_arguments
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.encoder import Encoder, NetArch, split_net_arch
 from thrust_pomdp.memory import MEMORIES, memory_sequences, memory_step
 from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, as_windows, check_windows
@@ -61,8 +62,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
     :param lr_schedule: learning rate schedule; ``lr_schedule(1)`` is the initial one
     :param net_arch: layers of the heads after the memory, ``dict(pi=[64, 64], vf=[64, 64])`` by
-        default (none after a CNN)
-    :param activation_fn: activation of the heads
+        default (none after a CNN); ``encoder=[64]`` adds layers before the memory
+    :param activation_fn: activation of the encoder and the heads
     :param ortho_init: orthogonal initialisation
     :param use_sde: generalised state-dependent exploration
     :param log_std_init: initial log standard deviation
@@ -82,6 +83,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``; of ``nn.RNN`` ``nonlinearity`` too
     :param rnn_class: ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``; the names with ``lstm`` in them, which
         are ``sb3_contrib``'s, then mean that layer
+    :param forget_bias: initial bias of an LSTM's forget gate (the sum of torch's two)
+    :param layer_norm: layer normalisation of what the memory gives to each head
     :param shared_lstm_critic_gradient: let the value loss train the shared LSTM too; implies
         ``shared_lstm=True`` and ``enable_critic_lstm=False``
     :raises ValueError: for combinations or ``lstm_kwargs`` that cannot work, with the reason
@@ -92,7 +95,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        net_arch: list[int] | dict[str, list[int]] | None = None,
+        net_arch: NetArch = None,
         activation_fn: type[nn.Module] = nn.Tanh,
         ortho_init: bool = True,
         use_sde: bool = False,
@@ -113,6 +116,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         lstm_kwargs: dict[str, Any] | None = None,
         shared_lstm_critic_gradient: bool = False,
         rnn_class: type[nn.RNNBase] = nn.LSTM,
+        forget_bias: float = 0.0,
+        layer_norm: bool = False,
     ) -> None:
         if shared_lstm_critic_gradient:
             shared_lstm, enable_critic_lstm = True, False
@@ -132,7 +137,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 "shared_lstm=True needs share_features_extractor=True: one LSTM cannot read two "
                 "sets of features"
             )
+        check_forget_bias(forget_bias, memory.state, lstm_kwargs)
+        self.encoder_arch, net_arch = split_net_arch(net_arch)
         self.lstm_output_dim = lstm_hidden_size
+        self.layer_norm = check_flag("layer_norm", layer_norm)
+        self.enable_critic_lstm = enable_critic_lstm
+        self.shared_lstm = shared_lstm
         super().__init__(
             observation_space,
             action_space,
@@ -157,8 +167,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         }
         self.rnn_class = rnn_class
         self.memory = memory
-        self.shared_lstm = shared_lstm
-        self.enable_critic_lstm = enable_critic_lstm
+        self.forget_bias = float(forget_bias)
         self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
         #: Shape of one environment's hidden state, ``(n_lstm_layers, 1, lstm_hidden_size)``.
         self.lstm_hidden_state_shape = (n_lstm_layers, 1, lstm_hidden_size)
@@ -187,7 +196,20 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 else:
                     for gate in parameter.data.chunk(self.memory.n_gates):
                         nn.init.orthogonal_(gate)
+        if self.forget_bias:
+            forget = slice(hidden_size, 2 * hidden_size)  # the second of torch's gates
+            for name, parameter in lstm.named_parameters():
+                if name.startswith("bias"):
+                    total = self.forget_bias if name.startswith("bias_ih") else 0.0
+                    parameter.data[forget] = total
         return lstm
+
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """Create a features extractor, with the encoder if there is one."""
+        extractor = super().make_features_extractor()
+        if not self.encoder_arch:
+            return extractor
+        return Encoder(extractor, self.encoder_arch, self.activation_fn)
 
     def _make_optimizer(self, lr_schedule: Schedule) -> th.optim.Optimizer:
         kwargs = dict(self.optimizer_kwargs)
@@ -212,6 +234,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             activation_fn=self.activation_fn,
             device=self.device,
         )
+        if self.layer_norm:
+            heads = [self.mlp_extractor.policy_net]
+            if self.shared_lstm or self.enable_critic_lstm:
+                heads.append(self.mlp_extractor.value_net)
+            for head in heads:
+                head.insert(0, nn.LayerNorm(self.lstm_output_dim))
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
@@ -225,7 +253,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             lstm_kwargs=self.lstm_kwargs,
             shared_lstm_critic_gradient=self.shared_lstm_critic_gradient,
             rnn_class=self.rnn_class,
+            forget_bias=self.forget_bias,
+            layer_norm=self.layer_norm,
         )
+        if self.encoder_arch:
+            data["net_arch"] = {"encoder": self.encoder_arch, **data["net_arch"]}
         return data
 
     def zero_states(self, n_envs: int) -> RNNStates:

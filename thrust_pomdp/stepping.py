@@ -22,6 +22,7 @@ from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.encoder import Encoder
 from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
@@ -60,6 +61,7 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     if not _is_common(policy):
         return policy
     extractor, critic = policy.mlp_extractor, policy.critic
+    encoder = _encoder(policy.features_extractor)
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
@@ -70,6 +72,8 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
         obs: th.Tensor, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         features = obs.float().flatten(1)
+        if encoder is not None:
+            features = encoder(features)
         pi_states, vf_states = states
         starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
         memory_pi, pi_states = pi_cell(features, pi_states, starts)
@@ -129,7 +133,7 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
         )
         and isinstance(space, spaces.Box)
         and not is_image_space(space)
-        and type(policy.features_extractor) is FlattenExtractor
+        and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
         and policy.share_features_extractor
         and type(policy.action_dist)
         in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
@@ -142,6 +146,15 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
             module._forward_hooks or module._forward_pre_hooks for module in policy.modules()
         )
     )
+
+
+def _before_encoder(extractor: nn.Module) -> nn.Module:
+    return extractor.extractor if type(extractor) is Encoder else extractor
+
+
+def _encoder(extractor: nn.Module) -> nn.Sequential | None:
+    """Return the layers before the memory, None where there are none."""
+    return extractor.layers if type(extractor) is Encoder else None
 
 
 def _head(layers: nn.Sequential) -> nn.Sequential | None:
