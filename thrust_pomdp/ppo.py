@@ -25,7 +25,7 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
    [unit/test_acting.py, TestForgottenState].
 10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
     numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
-11. Memory goes through ``torch.lstm_cell`` and ``torch.lstm`` directly: forward hooks on the LSTM
+11. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
     modules do not fire.
 """
 
@@ -80,7 +80,7 @@ WINDOW_STATES = ("zero", "carry")
 
 
 class RecurrentPPO(OnPolicyAlgorithm):
-    """Proximal Policy Optimization (clip version) with an LSTM policy.
+    """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files. See
     the top of ``thrust_pomdp/ppo.py`` for the list of deliberate differences.

@@ -26,7 +26,8 @@ from thrust_pomdp import (
     make_vec_env,
     wrappers,
 )
-from thrust_pomdp.sequences import ResetLayout, lstm_sequences
+from thrust_pomdp.memory import memory_sequences
+from thrust_pomdp.sequences import ResetLayout
 from thrust_pomdp.stepping import make_step
 from thrust_pomdp.wrappers import vector
 
@@ -41,31 +42,32 @@ def one_thread():
     th.set_num_threads(before)
 
 
+@pytest.mark.parametrize("rnn_class", [nn.LSTM, nn.GRU, nn.RNN])
 class TestLayer:
     """Forward and backward over a minibatch of 4 x 128 steps, H = 64."""
 
     @pytest.mark.benchmark(group="layer")
-    def test_dense_lstm_without_resets(self, benchmark):
-        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_STEPS, N_SEQ, 4)
+    def test_torchs_dense_call_without_resets(self, benchmark, rnn_class):
+        rnn, inputs = rnn_class(4, HIDDEN), th.randn(N_STEPS, N_SEQ, 4)
         gradient = th.randn(N_STEPS, N_SEQ, HIDDEN)
 
         def forward_and_backward():
-            lstm.zero_grad()
-            lstm(inputs)[0].backward(gradient)
+            rnn.zero_grad()
+            rnn(inputs)[0].backward(gradient)
 
         benchmark(forward_and_backward)
 
     @pytest.mark.benchmark(group="layer")
     @pytest.mark.parametrize("steps_per_reset", [20, 60, 500])
-    def test_with_resets(self, benchmark, steps_per_reset):
-        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_SEQ, N_STEPS, 4)
+    def test_with_resets(self, benchmark, rnn_class, steps_per_reset):
+        rnn, inputs = rnn_class(4, HIDDEN), th.randn(N_SEQ, N_STEPS, 4)
         gradient = th.randn(N_SEQ, N_STEPS, HIDDEN)
         starts = np.arange(N_SEQ * N_STEPS).reshape(N_SEQ, N_STEPS) % steps_per_reset == 0
         layout = ResetLayout.from_episode_starts(starts)
 
         def forward_and_backward():
-            lstm.zero_grad()
-            lstm_sequences(lstm, inputs, layout).backward(gradient)
+            rnn.zero_grad()
+            memory_sequences(rnn, inputs, layout)[0].backward(gradient)
 
         benchmark(forward_and_backward)
 
@@ -110,7 +112,7 @@ class TestEnvironments:
         assert obs.shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int) -> RecurrentPPO:
+def make_model(n_lstms: int, **policy_kwargs) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
     model = RecurrentPPO(
         "MlpLstmPolicy",
@@ -119,7 +121,7 @@ def make_model(n_lstms: int) -> RecurrentPPO:
         batch_size=4 * N_STEPS,
         n_epochs=4,
         learning_rate=0.0,
-        policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
+        policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs, **policy_kwargs},
         device="cpu",
     )
     model.set_logger(configure(None, []))
@@ -155,6 +157,32 @@ class TestAlgorithm:
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4
+
+
+OPTIONS = {
+    "LSTM": {},
+    "GRU": {"rnn_class": nn.GRU},
+    "RNN": {"rnn_class": nn.RNN},
+    "layer norm": {"layer_norm": True},
+    "encoder": {"net_arch": {"encoder": [64]}},
+    "encoder, heads, layer norm": {
+        "net_arch": {"encoder": [64], "pi": [64], "vf": [64]}, "layer_norm": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+class TestOptions:
+    """One shared memory, 16 environments; the LSTM straight to linear heads is the plain one."""
+
+    @pytest.mark.benchmark(group="policy step, by option")
+    def test_policy_step(self, benchmark, options):
+        policy = make_model(1, **OPTIONS[options]).policy
+        step = make_step(policy)
+        assert step is not policy
+        obs, states, starts = th.zeros(16, 4), policy.zero_states(16), th.zeros(16, dtype=th.bool)
+        with th.no_grad():
+            benchmark(lambda: step(obs, states, starts))
 
 
 class StillEnv(gym.Env):
