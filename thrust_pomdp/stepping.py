@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import layer_norm, linear
 
 from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
@@ -35,6 +35,9 @@ Cell = Callable[[th.Tensor, LSTMState, th.Tensor], tuple[th.Tensor, LSTMState]]
 
 #: (what the actor remembers, what the critic does) -> (actions, values, log-probabilities)
 Heads = Callable[[th.Tensor, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor]]
+
+#: rows -> rows
+Layers = Callable[[th.Tensor], th.Tensor]
 
 #: Methods whose meaning the prepared step relies on: where a subclass changes one, it is not used.
 _METHODS = (
@@ -64,7 +67,7 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     encoder = _encoder(policy.features_extractor)
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
-    pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
+    pi_head, vf_head = _layers(extractor.policy_net), _layers(extractor.value_net)
     act = _make_heads(policy)
     action_shape = (-1, *(policy.action_space.shape or ()))
 
@@ -152,11 +155,40 @@ def _before_encoder(extractor: nn.Module) -> nn.Module:
     return extractor.extractor if type(extractor) is Encoder else extractor
 
 
-def _encoder(extractor: nn.Module) -> nn.Sequential | None:
+def _encoder(extractor: nn.Module) -> Layers | None:
     """Return the layers before the memory, None where there are none."""
-    return extractor.layers if type(extractor) is Encoder else None
+    return _layers(extractor.layers) if type(extractor) is Encoder else None
 
 
-def _head(layers: nn.Sequential) -> nn.Sequential | None:
-    """Return the layers, None where there are none."""
-    return layers if len(layers) > 0 else None
+def _layers(modules: nn.Sequential) -> Layers | None:
+    """Return layers without the cost of calling modules, None where there are none."""
+    calls: list[Layers] = [
+        _FUNCTIONS[type(module)](module) if type(module) in _FUNCTIONS else module
+        for module in modules
+    ]
+
+    def run(rows: th.Tensor) -> th.Tensor:
+        for call in calls:
+            rows = call(rows)
+        return rows
+
+    return run if calls else None
+
+
+def _linear(module: Any) -> Layers:
+    weight, bias = module.weight, module.bias
+    return lambda rows: linear(rows, weight, bias)
+
+
+def _layer_norm(module: Any) -> Layers:
+    rest = (module.normalized_shape, module.weight, module.bias, module.eps)
+    return lambda rows: layer_norm(rows, *rest)
+
+
+#: What makes of a module the function that it stands for.
+_FUNCTIONS: dict[type[nn.Module], Callable[[Any], Layers]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.Tanh: lambda _: th.tanh,
+    nn.ReLU: lambda _: th.relu,
+}
