@@ -22,9 +22,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "tutorial.md"
@@ -40,8 +39,7 @@ CODE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A part of the page.
 
     :param source: prose or code
@@ -144,7 +142,7 @@ def with_outputs(cells: list[Cell], media: Path) -> list[Cell]:
             if cell.picture:
                 media.mkdir(parents=True, exist_ok=True)
                 shutil.copy(Path("pictures", Path(cell.picture).name), media)
-            done.append(replace(cell, output=printed) if printed else cell)
+            done.append(cell._replace(output=printed) if printed else cell)
     return done
 
 
