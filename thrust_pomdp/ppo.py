@@ -48,6 +48,7 @@ from stable_baselines3.common.utils import FloatSchedule, explained_variance, ob
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_count, check_fraction, check_positive
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
@@ -91,7 +92,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
     >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
     >>> model = model.learn(64)
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"`` or a
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``,
+        ``"AsymmetricLstmPolicy"`` (its critic sees more than its actor) or a
         :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy` subclass
     :param env: the environment, its id, or a VecEnv
     :param learning_rate: a number or a function of the remaining progress (1 to 0)
@@ -132,6 +134,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         "MlpLstmPolicy": MlpLstmPolicy,
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
     }
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
@@ -550,6 +553,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"path must be a file saved by RecurrentPPO.save, got {path}"
             ) from error
+        except ValueError as error:
+            explain_missing_keys(error, path)
+            raise
 
     def learn(
         self: SelfRecurrentPPO,

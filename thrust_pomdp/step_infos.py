@@ -150,6 +150,21 @@ class StepInfos(list[Infos]):
         self._infos: Infos | None = infos
         self._episodes = self._running = episodes
 
+    def column(self, key: str) -> NDArray[Any] | None:
+        """Return what is told under a key of the frames returned, without building the dicts.
+
+        Of an environment that was reset in this step that is its new frame, which its dict here
+        tells nothing of.
+
+        :return: ``[n_envs, ...]``, which others may hold too; None if it is not there for all
+            environments, or can only be had from the dicts
+        """
+        infos = self._infos or {}
+        values, told = infos.get(key), infos.get(f"_{key}")
+        everyone = told is None or np.count_nonzero(told) == len(self)
+        is_array = isinstance(values, np.ndarray) and values.dtype != object
+        return values if is_array and everyone and len(values) == len(self) else None
+
     def _build_ended(self) -> None:
         if self._episodes is not None:
             episodes, self._episodes = self._episodes, None
