@@ -162,8 +162,9 @@ class StepInfos(list[Infos]):
         infos = self._infos or {}
         values, told = infos.get(key), infos.get(f"_{key}")
         everyone = told is None or np.count_nonzero(told) == len(self)
-        is_array = isinstance(values, np.ndarray) and values.dtype != object
-        return values if is_array and everyone and len(values) == len(self) else None
+        if not isinstance(values, np.ndarray) or values.dtype == object or not everyone:
+            return None
+        return values if values.shape[:1] == (len(self),) else None
 
     def _build_ended(self) -> None:
         if self._episodes is not None:

@@ -118,7 +118,8 @@ class VecPrivilegedInfo(VecUnprivileged):
         """Reset all environments."""
         obs = self.venv.reset()
         told = self._stack(self.venv.unwrapped.reset_infos)
-        return self._with(obs, self._observe(told))
+        shown: VecEnvObs = self._with(obs, self._observe(told))
+        return shown
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments, and add what is told of frames and final frames."""
@@ -226,11 +227,10 @@ def _told_space(venv: VecEnv, key: str) -> spaces.Space[Any]:
         seeds, options = base._seeds, base._options
         base.reset()
         base._seeds, base._options = seeds, options
-    told = np.asarray(_entry(base.reset_infos[0], key))
+    entry = _entry(base.reset_infos[0], key)
+    told = np.asarray(entry)
     if told.dtype.kind not in "biuf":
-        raise ValueError(
-            f"info[{key!r}] must be a number or an array of numbers, got {base.reset_infos[0][key]!r}"
-        )
+        raise ValueError(f"info[{key!r}] must be a number or an array of numbers, got {entry!r}")
     image = spaces.Box(0, 255, told.shape, np.uint8) if told.dtype == np.uint8 else None
     if image is not None and is_image_space(image):
         return image
