@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
+        ExposeObservation,
         FlickerObservation,
         MaskObservation,
         NormalizeVisibleObservation,
@@ -44,6 +45,7 @@ _LAZY = {
     "AsymmetricLstmPolicy": "asymmetric",
     "CnnLstmPolicy": "policies",
     "ElementDropoutObservation": "wrappers",
+    "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
@@ -70,6 +72,7 @@ __all__ = [
     "AsymmetricLstmPolicy",
     "CnnLstmPolicy",
     "ElementDropoutObservation",
+    "ExposeObservation",
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
