@@ -54,9 +54,9 @@ class TestTells:
 
     @pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version")
     def test_and_passes_the_checker(self) -> None:
-        env = ExposeObservation(gym.make("Pendulum-v1"), key="clean")
+        env = ExposeObservation(gym.make("Acrobot-v1"), key="clean")
         check_env(env, skip_render_check=True)
-        assert gym.make(env.spec).reset(seed=0)[1]["clean"].shape == (3,)
+        assert gym.make(env.spec).reset(seed=0)[1]["clean"].shape == (6,)
 
 
 class TestRefusals:
