@@ -103,6 +103,25 @@ def check_policy_class(
         )
 
 
+def check_privileged_keys(
+    env: VecEnv | None, policy_class: Any, policy_kwargs: dict[str, Any]
+) -> None:
+    """Refuse an actor that would see what an environment shows for the critic alone.
+
+    It would learn well, and be worth nothing where nobody tells it the state.
+
+    :raises ValueError: naming the keys and the remedy
+    """
+    keys = set() if env is None else {x.privileged_key for x in layers_of(env, VecPrivilegedInfo)}
+    if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
+        keys -= set(policy_kwargs.get("critic_only", CRITIC_ONLY))
+    if keys:
+        raise ValueError(
+            f"policy must hide from the actor what VecPrivilegedInfo shows, {sorted(keys)}: use "
+            f'"AsymmetricLstmPolicy" with policy_kwargs=dict(critic_only=...) naming all of these'
+        )
+
+
 def _refuse_policy_class(policy_class: Any, name: str) -> None:
     ancestors = getattr(policy_class, "__mro__", ())
     if any(ancestor.__module__.startswith("sb3_contrib") for ancestor in ancestors):

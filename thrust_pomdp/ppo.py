@@ -61,6 +61,7 @@ from thrust_pomdp.checks import (
     check_finite_outputs,
     check_finite_step,
     check_policy_class,
+    check_privileged_keys,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -238,6 +239,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError("env must be given to make a new model, got None")
         if not isinstance(self.policy_kwargs, dict):
             raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
+        check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
         check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
         for name in ("n_steps", "n_epochs"):
             check_count(name, getattr(self, name))

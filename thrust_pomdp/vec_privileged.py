@@ -63,9 +63,9 @@ class VecPrivilegedInfo(VecUnprivileged):
     .. warning::
         Put this outermost, around the normaliser and the previous action. What is inside is then
         exactly what the actor sees: statistics, files and evaluation are those of the plain
-        environment. ``VecNormalizeVisible`` refuses to be put around it. Do not train another
-        policy than :class:`~thrust_pomdp.asymmetric.AsymmetricLstmPolicy` on it: its actor
-        would see everything.
+        environment. ``VecNormalizeVisible`` refuses to be put around it, and ``RecurrentPPO``
+        refuses policies whose actor would see it: train
+        :class:`~thrust_pomdp.asymmetric.AsymmetricLstmPolicy`.
 
     >>> import thrust_pomdp
     >>> venv = thrust_pomdp.make_vec_env(
@@ -178,16 +178,25 @@ class VecPrivilegedInfo(VecUnprivileged):
         scaled = (told - self.statistics.mean) / np.sqrt(self.statistics.var + _EPSILON)
         return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
 
-    def save(self, path: str | Path) -> None:
-        """Save the statistics, to go on training with them (:meth:`load_statistics`)."""
+    def save_statistics(self, path: str | Path) -> None:
+        """Save the statistics, to go on training with them later."""
         Path(path).write_bytes(pickle.dumps(self.statistics))
 
     def load_statistics(self, path: str | Path) -> None:
-        """Take over what :meth:`save` wrote.
+        """Take over what :meth:`save_statistics` wrote.
+
+        .. warning::
+            The file is a pickle, which can run any code when it is loaded: load only what you
+            trust.
 
         :raises ValueError: if the file holds something else, or statistics of another shape
         """
-        loaded = pickle.loads(Path(path).read_bytes())
+        try:
+            loaded = pickle.loads(Path(path).read_bytes())
+        except Exception as error:  # a pickle can fail in any way
+            raise ValueError(
+                f"path must be a file saved by VecPrivilegedInfo, got {path}: {error}"
+            ) from None
         mine = None if self.statistics is None else self.statistics.mean.shape
         if getattr(getattr(loaded, "mean", None), "shape", None) != mine:
             raise ValueError(

@@ -487,6 +487,19 @@ class TestRefusals:
         with pytest.raises(ValueError, match="put VecPrivilegedInfo around the environment"):
             make_model(env=make_vec_env("FlickeringCartPole-v0", 2))
 
+    @pytest.mark.parametrize(
+        ("policy", "policy_kwargs"),
+        [
+            ("MultiInputLstmPolicy", {}),
+            ("MlpLstmPolicy", {}),
+            ("AsymmetricLstmPolicy", {"critic_only": ("observation",)}),
+        ],
+    )
+    def test_an_actor_that_would_see_the_critics_part_is_refused(self, policy, policy_kwargs):
+        env = TestActingWithoutIt.privileged()
+        with pytest.raises(ValueError, match=r"policy must hide from the actor .*\['state'\]: use"):
+            RecurrentPPO(policy, env, policy_kwargs=policy_kwargs)
+
     def test_the_plain_policies_are_not_hidden_anything(self, tmp_path: Path):
         """Whoever trains another policy on all keys gets an actor that reads them all."""
         model = RecurrentPPO("MultiInputLstmPolicy", fixed_length_envs(5, observation_space=SPACE))

@@ -204,7 +204,7 @@ class TestStatistics:
     def test_can_be_saved_and_gone_on_with(self, tmp_path: Path) -> None:
         venv, path = VecPrivilegedInfo(native()), tmp_path / "critic.pkl"
         frames(venv, 20)
-        venv.save(path)
+        venv.save_statistics(path)
         other = VecPrivilegedInfo(native())
         other.load_statistics(path)
         np.testing.assert_array_equal(other.statistics.mean, venv.statistics.mean)
@@ -212,6 +212,9 @@ class TestStatistics:
         narrow = VecPrivilegedInfo(DummyVecEnv(makers(3)))
         with pytest.raises(ValueError, match=r"path must be a file saved by .* of shape \(2,\)"):
             narrow.load_statistics(path)
+        path.write_text("no pickle")
+        with pytest.raises(ValueError, match="path must be a file saved by VecPrivilegedInfo, got"):
+            venv.load_statistics(path)
 
 
 class TestOrder:
