@@ -139,20 +139,18 @@ class Subsequences:
         def cut(tensor: th.Tensor) -> th.Tensor:
             return cut_rows(tensor, self.sequence_length)
 
-        device = windows.episode_starts.device
-        starts = cut(windows.episode_starts)
-        obs = map_obs(cut, windows.observations)
+        # Whatever is a tensor, or a dict of tensors, has an entry for each step.
+        steps = {
+            name: map_obs(cut, part)
+            for name, part in windows._asdict().items()
+            if isinstance(part, (th.Tensor, dict))
+        }
+        starts = steps["episode_starts"]
         return windows._replace(
-            observations=obs,
-            actions=cut(windows.actions),
-            old_values=cut(windows.old_values),
-            old_log_prob=cut(windows.old_log_prob),
-            advantages=cut(windows.advantages),
-            returns=cut(windows.returns),
-            episode_starts=starts,
-            initial_state=self._initial_states(device),
-            layout=ResetLayout.from_episode_starts(starts, device),
-            burn_in=self._burn_in(obs, starts) if self.burn_in > 0 else None,
+            **steps,
+            initial_state=self._initial_states(starts.device),
+            layout=ResetLayout.from_episode_starts(starts, starts.device),
+            burn_in=self._burn_in(steps["observations"], starts) if self.burn_in > 0 else None,
         )
 
     def _initial_states(self, device: th.device) -> RNNStates:
