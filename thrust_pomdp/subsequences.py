@@ -219,8 +219,8 @@ def check_subsequences(
     if sequence_length is None:
         if idle:
             raise ValueError(
-                f"{idle[0]} needs sequence_length: whole windows start from no stored state that "
-                "could be stale. Pass sequence_length, a divisor of n_steps, or leave it out"
+                f"{idle[0]} needs sequence_length, a divisor of n_steps={n_steps}: nothing comes "
+                f"before a whole window. Pass one or leave {idle[0]} out"
             )
         return
     _check_divides(check_count("sequence_length", sequence_length), n_steps)

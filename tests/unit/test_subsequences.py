@@ -329,7 +329,10 @@ class TestWhatIsRefused:
             ({"sequence_length": 4, "burn_in": None}, "burn_in must be a whole number, got None"),
             ({"sequence_length": 4, "burn_in": 5}, "burn_in must be at most sequence_length=4"),
             ({"sequence_length": 4, "refresh_states": 1}, "refresh_states must be True or False"),
-            ({"sequence_length": None, "burn_in": 2}, "burn_in needs sequence_length: whole"),
+            (
+                {"sequence_length": None, "burn_in": 2},
+                "burn_in needs sequence_length, a divisor of n_steps=8",
+            ),
             ({"sequence_length": None, "refresh_states": True}, "refresh_states needs sequence_l"),
             ({"sequence_length": 8, "burn_in": 2}, "burn_in needs a sequence_length below n_st"),
             ({"sequence_length": 8, "refresh_states": True}, "refresh_states needs a sequence_l"),
