@@ -114,7 +114,7 @@ class TestEnvironments:
         assert (obs["state"] if isinstance(obs, dict) else obs).shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int) -> RecurrentPPO:
+def make_model(n_lstms: int, **arguments) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
     model = RecurrentPPO(
         "MlpLstmPolicy",
@@ -125,6 +125,7 @@ def make_model(n_lstms: int) -> RecurrentPPO:
         learning_rate=0.0,
         policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
         device="cpu",
+        **arguments,
     )
     model.set_logger(configure(None, []))
     return model
@@ -201,6 +202,34 @@ class TestPrivilegedCritic:
     @pytest.mark.benchmark(group="window")
     def test_training_on_a_window(self, benchmark, critic):
         model, callback = self.ready(critic)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+CUTS = {
+    "whole windows": {},
+    **{f"{length}": {"sequence_length": length} for length in (16, 32, 64, 128)},
+    **{
+        f"{length}, burn-in {length // 2}": {"sequence_length": length, "burn_in": length // 2}
+        for length in (16, 32, 64)
+    },
+    **{
+        f"{length}, refreshed": {"sequence_length": length, "refresh_states": True}
+        for length in (16, 32, 64)
+    },
+}
+
+
+class TestSubsequences:
+    """An update on 16 environments x 128 steps, 4 epochs, 512 steps in a minibatch."""
+
+    @pytest.mark.benchmark(group="training on subsequences")
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_training_on_a_window(self, benchmark, cut):
+        model = make_model(1, **CUTS[cut])
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4
