@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     )
     from thrust_pomdp.ppo import RecurrentPPO
     from thrust_pomdp.sequences import RNNStates
-    from thrust_pomdp.vec_env import GymnasiumVecEnv, make_vec_env
+    from thrust_pomdp.vec_env import GymnasiumVecEnv
+    from thrust_pomdp.vec_making import make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
-    from thrust_pomdp.vec_previous_action import VecPreviousAction
+    from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
         FlickerObservation,
         MaskObservation,
         NormalizeVisibleObservation,
         PreviousActionObservation,
+        PreviousRewardObservation,
     )
 
 __version__ = "0.1.0"
@@ -48,6 +50,7 @@ _LAZY = {
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
     "PreviousActionObservation": "wrappers",
+    "PreviousRewardObservation": "wrappers",
     "RNNStates": "sequences",
     "RecurrentActorCriticPolicy": "policies",
     "RecurrentDictRolloutBuffer": "buffers",
@@ -55,9 +58,10 @@ _LAZY = {
     "RecurrentRolloutBuffer": "buffers",
     "StatefulActor": "acting",
     "VecNormalizeVisible": "vec_normalize",
-    "VecPreviousAction": "vec_previous_action",
+    "VecPreviousAction": "vec_previous",
+    "VecPreviousReward": "vec_previous",
     "from_sb3_contrib": "interop",
-    "make_vec_env": "vec_env",
+    "make_vec_env": "vec_making",
     "to_sb3_contrib": "interop",
 }
 
@@ -71,6 +75,7 @@ __all__ = [
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
     "RNNStates",
     "RecurrentActorCriticPolicy",
     "RecurrentDictRolloutBuffer",
@@ -79,6 +84,7 @@ __all__ = [
     "StatefulActor",
     "VecNormalizeVisible",
     "VecPreviousAction",
+    "VecPreviousReward",
     "from_sb3_contrib",
     "make_vec_env",
     "register_envs",

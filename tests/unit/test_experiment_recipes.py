@@ -34,7 +34,7 @@ from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec_previous_action import VecPreviousAction
+from thrust_pomdp.vec_previous import VecPreviousAction
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp import registration
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.vec_env import make_vec_env
+from thrust_pomdp.vec_making import layered, make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
 
@@ -83,11 +83,7 @@ def _make(spec: RunSpec, n_envs: int, seed: int) -> VecEnv:
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
     """Add what tells the agent something about the past."""
-    if recipe.previous_action:
-        from thrust_pomdp.vec_previous_action import VecPreviousAction
-
-        venv = VecPreviousAction(venv)
-    return VecFrameStack(venv, recipe.frame_stack) if recipe.frame_stack > 1 else venv
+    return layered(venv, previous_action=recipe.previous_action, frame_stack=recipe.frame_stack)
 
 
 def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:

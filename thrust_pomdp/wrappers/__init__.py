@@ -3,13 +3,15 @@
 Single environments are wrapped by the classes here, ``gymnasium.vector`` environments by those of
 the same names in :mod:`thrust_pomdp.wrappers.vector`, which give the same bits many times faster.
 
-**Order**: what blanks, then the normaliser, then the previous action, then a stack of frames.
+**Order**: what blanks, then the normaliser, then the previous action and reward, then a
+stack of frames.
 """
 
 from thrust_pomdp.wrappers.blanking import ElementDropoutObservation, FlickerObservation
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous_action import PreviousActionObservation
+from thrust_pomdp.wrappers.previous_reward import PreviousRewardObservation
 
 __all__ = [
     "ElementDropoutObservation",
@@ -17,4 +19,5 @@ __all__ = [
     "MaskObservation",
     "NormalizeVisibleObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
 ]
