@@ -54,7 +54,16 @@ def make_evaluation_env(
     :param seed: of the first, the others have the following ones
     :param trained: the normaliser of the training
     """
-    venv = _make(spec, n_envs, seed)
+    return as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+
+
+def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
+    """Show environments as a recipe's training did, with frozen statistics.
+
+    :param venv: the environments
+    :param recipe: of the run
+    :param trained: the normaliser of the training
+    """
     if trained is not None:
         frozen = VecNormalizeVisible(
             venv,
@@ -67,7 +76,7 @@ def make_evaluation_env(
         )
         copy_statistics(trained, frozen)
         venv = frozen
-    return _seen(venv, spec.recipe)
+    return _seen(venv, recipe)
 
 
 def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
