@@ -15,6 +15,8 @@ from thrust_pomdp.registration import register_envs
 if TYPE_CHECKING:
     from thrust_pomdp.acting import StatefulActor
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+    from thrust_pomdp.inside import Trace, look_inside
+    from thrust_pomdp.inside_figure import longest_burst, plot_burst
     from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
     from thrust_pomdp.policies import (
         CnnLstmPolicy,
@@ -57,11 +59,15 @@ _LAZY = {
     "RecurrentPPO": "ppo",
     "RecurrentRolloutBuffer": "buffers",
     "StatefulActor": "acting",
+    "Trace": "inside",
     "VecNormalizeVisible": "vec_normalize",
     "VecPreviousAction": "vec_previous",
     "VecPreviousReward": "vec_previous",
     "from_sb3_contrib": "interop",
+    "longest_burst": "inside_figure",
+    "look_inside": "inside",
     "make_vec_env": "vec_making",
+    "plot_burst": "inside_figure",
     "to_sb3_contrib": "interop",
 }
 
@@ -82,11 +88,15 @@ __all__ = [
     "RecurrentPPO",
     "RecurrentRolloutBuffer",
     "StatefulActor",
+    "Trace",
     "VecNormalizeVisible",
     "VecPreviousAction",
     "VecPreviousReward",
     "from_sb3_contrib",
+    "longest_burst",
+    "look_inside",
     "make_vec_env",
+    "plot_burst",
     "register_envs",
     "to_sb3_contrib",
 ]
