@@ -196,7 +196,7 @@ def _act(
 
 
 def _array(tensor: th.Tensor) -> Array:
-    return np.array(tensor.cpu())
+    return np.array(tensor.cpu().numpy())
 
 
 def _chances(distribution: Any) -> dict[str, Any]:
