@@ -164,13 +164,13 @@ def _shade(axes: Any, view: _View) -> None:
     for step in view.at[view.blind].tolist():
         axes.axvspan(step - 0.5, step + 0.5, color="0.88", linewidth=0, zorder=0)
     axes.margins(x=0)
-    axes.tick_params(labelsize=10)
-    axes.yaxis.label.set_size(10)
+    axes.tick_params(labelsize=11)
+    axes.yaxis.label.set_size(11)
 
 
 def _legend(axes: Any) -> None:
     """Put the legend above the panel, where it hides nothing."""
-    style: dict[str, Any] = {"fontsize": 9, "frameon": False, "borderpad": 0, "borderaxespad": 0.2}
+    style: dict[str, Any] = {"fontsize": 10, "frameon": False, "borderpad": 0, "borderaxespad": 0.2}
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=7, **style)
 
 
@@ -234,14 +234,14 @@ def _draw_hidden(figure: Figure, axes: Any, view: _View) -> None:
         extent=(view.at[0] - 0.5, view.at[-1] + 0.5, len(units), 0),
     )  # fmt: skip
     bar = figure.colorbar(shown, ax=axes, pad=0.01, aspect=15, extend="both")
-    bar.set_label("activity", size=10)
-    bar.ax.tick_params(labelsize=9)
+    bar.set_label("activity", size=11)
+    bar.ax.tick_params(labelsize=10)
     # Shading would hide what is shown: blank frames are a bar above it.
     for step in view.at[view.blind].tolist():
         axes.axvspan(step - 0.5, step + 0.5, 1.0, 1.03, color="0.2", linewidth=0, clip_on=False)
-    axes.set_ylabel(f"hidden units\n(layer {view.trace.hidden.shape[1]}, sorted)", size=10)
+    axes.set_ylabel(f"hidden units\n(layer {view.trace.hidden.shape[1]}, sorted)", size=11)
     axes.set_xlabel("step of the episode; shaded: blank frames", size=11)
-    axes.tick_params(labelsize=10)
+    axes.tick_params(labelsize=11)
 
 
 def _order(hidden: Floats) -> NDArray[np.intp]:

@@ -272,6 +272,20 @@ class TestLayers:
         actor.act(np.ones(4, np.float32))
         assert (spy.seen[0] > spy.seen[1]).all()
 
+    def test_a_true_zero_is_told_from_a_blank_by_its_flag(self) -> None:
+        env = make_vec_env(FLICKERING, 2, normalize=True)
+        actor = StatefulActor.like(spy := Spy(trained(env)), env)
+        zeros = np.zeros((2, 4), np.float32)
+        for flags in (np.array([True, False]), [True, False]):
+            actor.act(zeros, blanked=flags)
+            assert spy.seen[-1].any(axis=1).tolist() == [False, True]
+        actor.act(zeros)
+        assert not spy.seen[-1].any()
+        actor.reset()
+        for flag in (True, False, np.True_, np.array([True, True, False, True])):
+            actor.act(zeros[0], blanked=flag)
+            assert spy.seen[-1].any() == (not np.all(flag))
+
     def test_what_does_not_touch_observations_is_passed_and_images_are_turned(self) -> None:
         make = blinking("image", "number")
         env = VecTransposeImage(VecMonitor(VecCheckNan(DummyVecEnv([make] * 2))))
