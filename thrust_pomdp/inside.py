@@ -18,7 +18,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch.distributions import Normal
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.observations import map_obs
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.vec_previous import layers, original_rewards
@@ -158,7 +157,7 @@ def _steps(
     for _ in range(n_steps):
         row, states = _act(policy, obs, states, starts, deterministic)
         row.update(
-            observations=map_obs(np.copy, obs),  # a VecFrameStack overwrites its own
+            observations=obs,
             episode_starts=starts,
             blanked=[info.get("blanked") for info in infos],
             env_states=[info.get("state") for info in infos],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from helpers import FirstPass, ignore_resets, sharpen
 from sensor_envs import ACTIONS, VECTOR, AnyEnv
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -200,6 +201,32 @@ class TestReward:
         model.learn(32)
         shown = model.rollout_buffer.observations[..., 6]
         np.testing.assert_array_equal(shown, 1.0 - model.rollout_buffer.episode_starts)
+
+
+@pytest.mark.parametrize("window_state", ["zero", "carry"])
+@pytest.mark.parametrize("n_envs", [1, 3])
+class TestFirstPassEqualsCollection:
+    def error(self, n_envs: int, window_state: str, plant: Any = None) -> float:
+        venv = make_vec_env(
+            "FlickeringCartPole-v0", n_envs, seed=0,
+            normalize=True, previous_action=True, previous_reward=True,
+        )  # fmt: skip
+        model = RecurrentPPO(
+            "MlpLstmPolicy", venv, n_steps=32, batch_size=32, n_epochs=2, learning_rate=0.0, seed=0,
+            policy_kwargs={"lstm_hidden_size": 8}, window_state=window_state,
+        )  # fmt: skip
+        sharpen(model)
+        callback = FirstPass(plant)
+        model.learn(2 * 32 * n_envs, callback=callback)
+        assert callback.minibatches == 2 * 2 * n_envs
+        assert model.rollout_buffer.episode_starts[1:].any()
+        return callback.error
+
+    def test_with_action_and_reward(self, n_envs: int, window_state: str) -> None:
+        assert self.error(n_envs, window_state) < 1e-5
+
+    def test_and_would_not_with_resets_ignored(self, n_envs: int, window_state: str) -> None:
+        assert self.error(n_envs, window_state, ignore_resets) > 1e-3
 
 
 class TestAroundTheNormaliser:
