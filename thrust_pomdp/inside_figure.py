@@ -87,12 +87,13 @@ def plot_burst(
     :param signal_label: its name and unit
     :param action_names: of Discrete actions
     :param title: above it all
-    :raises ValueError: if no frame is blank, or ``signal`` is not of the trace's length
+    :raises ValueError: if no frame is blank, or an argument does not fit the trace
     :raises ImportError: without matplotlib, with the command that installs it
     """
     figure_class = _figure_class()
     check_count("margin", margin)
-    burst = longest_burst(trace) if burst is None else burst
+    burst = longest_burst(trace) if burst is None else Burst(*burst)
+    _check_burst(trace, burst)
     if signal is not None and np.shape(signal) != trace.values.shape[:1]:
         raise ValueError(
             f"signal must be of shape {trace.values.shape[:1]}, got {np.shape(signal)}"
@@ -122,6 +123,14 @@ def _figure_class() -> type[Figure]:
     except ImportError:
         raise ImportError('pictures need matplotlib: pip install "thrust-pomdp[compare]"') from None
     return Figure
+
+
+def _check_burst(trace: Trace, burst: Burst) -> None:
+    n_steps, n_envs = trace.values.shape
+    if not (0 <= burst.env < n_envs and 0 <= burst.start < burst.stop <= n_steps):
+        raise ValueError(
+            f"burst must lie within {n_steps} steps of {n_envs} environment(s), got {burst}"
+        )
 
 
 def _title(burst: Burst) -> str:
@@ -204,6 +213,8 @@ def _draw_actions(axes: Any, view: _View, names: Sequence[str] | None) -> None:
 def _draw_probabilities(axes: Any, view: _View, names: Sequence[str] | None) -> None:
     chances, taken = view.of(view.trace.probabilities), view.of(view.trace.actions)
     names = [str(idx) for idx in range(chances.shape[1])] if names is None else names
+    if len(names) != chances.shape[1]:
+        raise ValueError(f"action_names must be {chances.shape[1]} names, got {list(names)}")
     if taken.ndim == 1 and chances.shape[1] == 2:
         # Two actions say the same: one line, and what was drawn as dots.
         axes.plot(view.at, chances[:, 1], color=_BLUE, label="probability")

@@ -236,6 +236,8 @@ def load_normalizer(normalizer: VecNormalize | str | Path) -> VecNormalize:
     """
     if isinstance(normalizer, VecNormalize):
         return normalizer
+    if not isinstance(normalizer, (str, Path)):
+        raise ValueError(_no_normalizer(normalizer, "neither a file nor a normalizer"))
     try:
         loaded = pickle.loads(Path(normalizer).read_bytes())
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
@@ -247,8 +249,8 @@ def load_normalizer(normalizer: VecNormalize | str | Path) -> VecNormalize:
 
 def _no_normalizer(path: Any, reason: str) -> str:
     return (
-        f"normalizer must be a file saved by VecNormalizeVisible or VecNormalize, got {path}: "
-        f"{reason}"
+        "normalizer must be a VecNormalizeVisible or VecNormalize, or a file saved by one, got "
+        f"{path}: {reason}"
     )
 
 

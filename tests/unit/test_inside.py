@@ -320,6 +320,18 @@ class TestPicture:
         with pytest.raises(ValueError, match=r"signal must be of shape \(24,\), got \(5,\)"):
             plot_burst(trace_of(*self.TRACE), signal=signal[:5])
 
+    def test_arguments_that_do_not_fit_the_trace(self) -> None:
+        trace = trace_of(*self.TRACE)
+        for burst in ((2, 0, 1), (0, 20, 25), (0, 3, 3), (0, -1, 2)):
+            with pytest.raises(
+                ValueError, match=r"burst must lie within 24 steps of 2 environment"
+            ):
+                plot_burst(trace, burst=burst)
+        with pytest.raises(ValueError, match=r"action_names must be 2 names, got \['left'\]"):
+            plot_burst(trace, action_names=["left"])
+        with pytest.raises(ValueError, match="margin must be at least 1, got 0"):
+            plot_burst(trace, margin=0)
+
     @pytest.mark.parametrize("action", ACTIONS)
     def test_of_every_kind_of_action(self, action: str) -> None:
         env = DummyVecEnv(

@@ -334,8 +334,9 @@ class TestBadArguments:
         [
             ({"previous_action": 1}, "previous_action must be True or False, got 1"),
             ({"previous_reward": "no"}, "previous_reward must be True or False, got 'no'"),
+            ({"normalizer": 3}, "got 3: neither a file nor a normalizer"),
             ({"frame_stack": 0}, "frame_stack must be at least 1, got 0"),
-            ({"normalizer": __file__}, "normalizer must be a file saved by VecNormalizeVisible"),
+            ({"normalizer": __file__}, "normalizer must be a VecNormalizeVisible or VecN"),
         ],
     )
     def test_keywords(self, model: RecurrentPPO, arguments: dict[str, Any], message: str) -> None:

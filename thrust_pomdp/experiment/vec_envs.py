@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp import registration
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.seeing import layer_of
 from thrust_pomdp.vec_making import layered, make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 
@@ -33,6 +34,11 @@ class VecScaleReward(VecEnvWrapper):
         """Step the environments and scale the rewards."""
         obs, rewards, dones, infos = self.venv.step_wait()
         return obs, rewards * np.float32(self.scale), dones, infos
+
+
+@layer_of.register
+def _unchanged(wrapper: VecScaleReward) -> None:
+    """Tell that observations stay as they are."""
 
 
 def make_training_env(spec: RunSpec) -> VecScaleReward:
