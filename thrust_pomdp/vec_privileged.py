@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp.arguments import check_flag, check_positive
 from thrust_pomdp.step_infos import Infos, StepInfos
 from thrust_pomdp.visible import update
-from thrust_pomdp.wrappers.actions import OBSERVATION
+from thrust_pomdp.wrappers.appending import OBSERVATION
 
 Array = NDArray[Any]
 Layer = TypeVar("Layer", bound=VecEnvWrapper)

@@ -22,8 +22,10 @@ from torch import nn
 from thrust_pomdp import (
     RecurrentPPO,
     RecurrentRolloutBuffer,
+    StatefulActor,
     VecNormalizeVisible,
     VecPrivilegedInfo,
+    look_inside,
     make_vec_env,
     wrappers,
 )
@@ -235,6 +237,31 @@ class TestSubsequences:
         assert model._n_updates >= 4
 
 
+class TestActing:
+    """What seeing raw observations as in training, and looking inside, add to ``predict``."""
+
+    def model_and_env(self, **seen):
+        env = make_vec_env("FlickeringCartPole-v0", 16, seed=0, **seen)
+        kwargs = {"lstm_hidden_size": HIDDEN}
+        return RecurrentPPO(
+            "MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=kwargs
+        ), env
+
+    @pytest.mark.benchmark(group="act")
+    @pytest.mark.parametrize("raw", [False, True], ids=["as trained", "raw"])
+    def test_an_action_of_all(self, benchmark, raw):
+        seen = {"normalize": True, "previous_action": True, "previous_reward": True}
+        model, env = self.model_and_env(**seen if raw else {})
+        actor = StatefulActor.like(model, env) if raw else StatefulActor(model)
+        obs, rewards = np.ones((16, 4), np.float32), np.ones(16)
+        assert benchmark(lambda: actor.act(obs, reward=rewards)).shape == (16,)
+
+    @pytest.mark.benchmark(group="look inside")
+    def test_looking_inside_for_50_steps(self, benchmark):
+        model, env = self.model_and_env()
+        assert benchmark(lambda: look_inside(model, env, 50)).values.shape == (50, 16)
+
+
 class StillEnv(gym.Env):
     """Costs next to nothing itself, so that what is measured is the wrapper."""
 
@@ -276,6 +303,7 @@ WRAPPERS = {
     "drop": ("MaskObservation", {"drop": [1, 3]}),
     "zero": ("MaskObservation", {"zero": [1, 3]}),
     "previous action": ("PreviousActionObservation", {}),
+    "previous reward": ("PreviousRewardObservation", {}),
 }
 
 
