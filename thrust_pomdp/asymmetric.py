@@ -87,6 +87,13 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         return tuple(key for key in self.observation_space if key not in self.critic_only)
 
+    @property
+    def acting_space(self) -> spaces.Space[Any]:
+        """What the actor reads, as an environment without anything privileged gives it."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        shown = {key: self.observation_space[key] for key in self.actor_keys}
+        return spaces.Dict(shown) if len(shown) > 1 else next(iter(shown.values()))
+
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """Make the actor's extractor."""
         return self._extractor_of(self.actor_keys)

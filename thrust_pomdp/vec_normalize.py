@@ -18,7 +18,7 @@ from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_previous import previous_inside
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo, layers_of
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, layers_like
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
 from thrust_pomdp.wrappers.previous import wrong_order
 
@@ -120,7 +120,7 @@ class VecNormalizeVisible(VecNormalize):
 
     def _refuse_inside(self, venv: VecEnv) -> None:
         self._refuse_previous(venv)
-        for layer in layers_of(venv, VecPrivilegedInfo):
+        for layer in layers_like(venv, VecPrivilegedInfo):
             if layer.privileged_key in (self.norm_obs_keys or ()):
                 raise ValueError(
                     "VecNormalizeVisible must not be put around VecPrivilegedInfo: on blank frames "
