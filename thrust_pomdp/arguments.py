@@ -18,17 +18,17 @@ _REFUSED_LSTM_KWARGS = {
 }
 
 
-def check_count(name: str, value: Any) -> int:
+def check_count(name: str, value: Any, minimum: int = 1) -> int:
     """Return a whole number.
 
-    :raises ValueError: if it is none, or below 1
+    :raises ValueError: if it is none, or below ``minimum``
     """
     try:
         count = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or count < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}")
+    if isinstance(value, bool) or count < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
     return count
 
 

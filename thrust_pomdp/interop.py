@@ -35,7 +35,13 @@ _NOT_CARRIED_OVER = (
 )
 
 #: What only our models have.
-_OURS_ALONE = ("envs_per_minibatch", "window_state")
+_OURS_ALONE = (
+    "envs_per_minibatch",
+    "window_state",
+    "sequence_length",
+    "burn_in",
+    "refresh_states",
+)
 
 
 def from_sb3_contrib(
