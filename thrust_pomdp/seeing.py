@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.observations import map_obs, named_parts
+from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 from thrust_pomdp.vec_previous import VecPrevious, layers
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
@@ -66,7 +66,7 @@ class Normalized:
 
     def __call__(self, obs: Any, moment: Moment) -> Any:
         """Normalise what is visible."""
-        _check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
+        check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
         if isinstance(self._normalizer, VecNormalizeVisible):
             return self._normalizer.normalize_obs(obs, moment.flags)
         return self._normalizer.normalize_obs(obs)
@@ -85,6 +85,10 @@ class Previous:
 
     def __call__(self, obs: Any, moment: Moment) -> Any:
         """Append it, zeros at episode starts."""
+        if self._key is None and isinstance(obs, dict):
+            raise ValueError(
+                f"the model has no key for the previous {self._what}: it was trained without it"
+            )
         starts = moment.starts
         values = moment.actions if self._what == "action" else moment.rewards
         if values is not None:
@@ -206,15 +210,16 @@ def standard_layers(
     :param frame_stack: how many observations it sees at once
     :raises ValueError: for arguments that cannot be
     """
-    in_dict = isinstance(observation_space, spaces.Dict)
+    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     found: list[Layer] = []
     if normalizer is not None:
         found.append(Normalized(load_normalizer(normalizer)))
     if check_flag("previous_action", previous_action):
-        key = PREVIOUS_ACTION if in_dict else None
+        key = PREVIOUS_ACTION if PREVIOUS_ACTION in parts else None
         found.append(Previous(ActionEncoding(action_space), "action", key))
     if check_flag("previous_reward", previous_reward):
-        found.append(Previous(RewardEncoding(), "reward", PREVIOUS_REWARD if in_dict else None))
+        key = PREVIOUS_REWARD if PREVIOUS_REWARD in parts else None
+        found.append(Previous(RewardEncoding(), "reward", key))
     if check_count("frame_stack", frame_stack) > 1:
         found.append(Stacked(frame_stack, lambda key, part: _axis(observation_space, key, part)))
     return found
@@ -305,7 +310,7 @@ class Sight:
         )
         for layer in self._layers:
             batch = layer(batch, moment)
-        _check_shapes(batch, self._space, "what is shown of the observation: the model takes")
+        self._check_shown(batch)
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
@@ -348,10 +353,19 @@ class Sight:
             )
         return ndim == 0
 
+    def _check_shown(self, batch: Any) -> None:
+        """Refuse shapes that the model does not take; which keys it needs, it says itself."""
+        what = "what is shown of the observation: the model takes"
+        if not isinstance(batch, dict):
+            check_shapes(batch, self._part(batch)[1], what)
+        elif isinstance(self._space, spaces.Dict):
+            shown = {key: part for key, part in batch.items() if key in self._space.spaces}
+            check_shapes(shown, spaces.Dict({key: self._space[key] for key in shown}), what)
+
     def _as_batch(self, obs: Any, is_single: bool) -> Any:
         def as_batch(part: Any, space: Any) -> NDArray[Any]:
             array = np.asarray(part)
-            if array.dtype.kind == space.dtype.kind == "f":
+            if space is not None and array.dtype.kind == space.dtype.kind == "f":
                 # A reading in Python's floats, rounded as the environment's are.
                 array = array.astype(space.dtype, copy=False)
             return array[None] if is_single else array
@@ -359,7 +373,7 @@ class Sight:
         if not isinstance(obs, Mapping):
             return as_batch(*self._part(obs))
         known = self._space.spaces  # type: ignore[attr-defined]
-        return {key: as_batch(part, known.get(key, self._space)) for key, part in obs.items()}
+        return {key: as_batch(part, known.get(key)) for key, part in obs.items()}
 
 
 def _of_each(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -368,22 +382,3 @@ def _of_each(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if array.size != np.prod(shape):
         raise ValueError(f"{name} must be of shape {shape}, got {array.shape}")
     return array.reshape(shape)
-
-
-def _check_shapes(batch: Any, space: spaces.Space[Any], what: str) -> None:
-    """Refuse a batch of observations of other keys or shapes than those of a space."""
-    got = {name: part.shape[1:] for name, part in named_parts("array", batch)}
-    wanted = {name: part.shape for name, part in named_parts("array", _parts(space))}
-    # Sorted, since SB3 may have put an image's channels first.
-    if {name: sorted(shape) for name, shape in got.items()} != {
-        name: sorted(shape or ()) for name, shape in wanted.items()
-    }:
-        raise ValueError(f"{what} {_shapes(wanted)}, got {_shapes(got)}")
-
-
-def _parts(space: spaces.Space[Any]) -> Any:
-    return dict(space.spaces) if isinstance(space, spaces.Dict) else space
-
-
-def _shapes(shapes: dict[str, Any]) -> str:
-    return ", ".join(f"an {name} of shape {shape}" for name, shape in shapes.items())
