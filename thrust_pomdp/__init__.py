@@ -14,6 +14,7 @@ from thrust_pomdp.registration import register_envs
 
 if TYPE_CHECKING:
     from thrust_pomdp.acting import StatefulActor
+    from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
     from thrust_pomdp.inside import Trace, look_inside
     from thrust_pomdp.inside_figure import longest_burst, plot_burst
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from thrust_pomdp.vec_making import make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
     from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
+    from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
+        ExposeObservation,
         FlickerObservation,
         MaskObservation,
         NormalizeVisibleObservation,
@@ -43,8 +46,10 @@ __version__ = "0.1.0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
+    "AsymmetricLstmPolicy": "asymmetric",
     "CnnLstmPolicy": "policies",
     "ElementDropoutObservation": "wrappers",
+    "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
@@ -63,6 +68,8 @@ _LAZY = {
     "VecNormalizeVisible": "vec_normalize",
     "VecPreviousAction": "vec_previous",
     "VecPreviousReward": "vec_previous",
+    "VecPrivilegedInfo": "vec_privileged",
+    "VecUnprivileged": "vec_privileged",
     "from_sb3_contrib": "interop",
     "longest_burst": "inside_figure",
     "look_inside": "inside",
@@ -72,8 +79,10 @@ _LAZY = {
 }
 
 __all__ = [
+    "AsymmetricLstmPolicy",
     "CnnLstmPolicy",
     "ElementDropoutObservation",
+    "ExposeObservation",
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
@@ -92,6 +101,8 @@ __all__ = [
     "VecNormalizeVisible",
     "VecPreviousAction",
     "VecPreviousReward",
+    "VecPrivilegedInfo",
+    "VecUnprivileged",
     "from_sb3_contrib",
     "longest_burst",
     "look_inside",

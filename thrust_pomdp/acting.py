@@ -82,7 +82,7 @@ class StatefulActor:
 
             self._look_through(
                 standard_layers(
-                    model.observation_space,
+                    _acting_space(model),
                     model.action_space,
                     normalizer,
                     previous_action,
@@ -111,7 +111,7 @@ class StatefulActor:
     def _look_through(self, layers: list[Layer]) -> None:
         from thrust_pomdp.seeing import Sight
 
-        self._sight = Sight(layers, self.model.observation_space, self.model.action_space)
+        self._sight = Sight(layers, _acting_space(self.model), self.model.action_space)
 
     def reset(self) -> None:
         """Forget everything: the next observation starts an episode in every environment."""
@@ -154,3 +154,9 @@ class StatefulActor:
         if self._sight is not None:
             self._sight.remember(actions)
         return actions
+
+
+def _acting_space(model: _Predictor) -> Any:
+    """Return the space of what a model needs to see to act."""
+    policy = getattr(model, "policy", model)
+    return getattr(policy, "acting_space", model.observation_space)

@@ -31,6 +31,7 @@ from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 from thrust_pomdp.vec_previous import VecPrevious, layers
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import OBSERVATION, Encoding, append
 from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
@@ -153,6 +154,8 @@ def layer_of(wrapper: Any) -> Layer | None:
 @layer_of.register(VecCheckNan)
 @layer_of.register(VecMonitor)
 @layer_of.register(VecVideoRecorder)
+@layer_of.register(VecPrivilegedInfo)  # what it adds is for the critic, which acts in nothing
+@layer_of.register(VecUnprivileged)
 def _unchanged(wrapper: Any) -> None:
     return None
 

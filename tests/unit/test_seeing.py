@@ -32,6 +32,7 @@ from thrust_pomdp import (
     StatefulActor,
     VecPreviousAction,
     VecPreviousReward,
+    VecPrivilegedInfo,
     make_vec_env,
     seeing,
 )
@@ -394,3 +395,24 @@ class TestBadArguments:
     def test_senses_that_the_model_does_not_have(self, model: RecurrentPPO) -> None:
         with pytest.raises(ValueError, match=r"the model takes an array of shape \(7,\), got .*6"):
             StatefulActor(model, previous_action=True).act(np.ones(4, np.float32))
+
+
+class TestPrivilegedCritics:
+    """What only the critic sees is no part of acting."""
+
+    def test_raw_observations_are_enough(self):
+        inside = make_vec_env(
+            "FlickeringCartPole-v0", 3, seed=1, env_kwargs={"expose_state": True},
+            normalize=True, previous_action=True,
+        )  # fmt: skip
+        env = VecPrivilegedInfo(inside)
+        model = trained(env, "AsymmetricLstmPolicy")
+        _, done = loop_in_the_stack(model, frozen(env))
+        assert len({np.asarray(a).tobytes() for a in done}) > 1
+        raw = list(layers(env))[-1].venv
+        actors = [
+            StatefulActor.like(model, env),
+            StatefulActor(model, normalizer=unwrap_vec_normalize(env), previous_action=True),
+        ]
+        for actor in actors:
+            np.testing.assert_array_equal(loop_on_raw(actor, raw), done)
