@@ -86,10 +86,6 @@ class Previous:
 
     def __call__(self, obs: Any, moment: Moment) -> Any:
         """Append it, zeros at episode starts."""
-        if self._key is None and isinstance(obs, dict):
-            raise ValueError(
-                f"the model has no key for the previous {self._what}: it was trained without it"
-            )
         starts = moment.starts
         values = moment.actions if self._what == "action" else moment.rewards
         if values is not None:
@@ -213,16 +209,15 @@ def standard_layers(
     :param frame_stack: how many observations it sees at once
     :raises ValueError: for arguments that cannot be
     """
-    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    in_dict = isinstance(observation_space, spaces.Dict)
     found: list[Layer] = []
     if normalizer is not None:
         found.append(Normalized(load_normalizer(normalizer)))
     if check_flag("previous_action", previous_action):
-        key = PREVIOUS_ACTION if PREVIOUS_ACTION in parts else None
+        key = PREVIOUS_ACTION if in_dict else None
         found.append(Previous(ActionEncoding(action_space), "action", key))
     if check_flag("previous_reward", previous_reward):
-        key = PREVIOUS_REWARD if PREVIOUS_REWARD in parts else None
-        found.append(Previous(RewardEncoding(), "reward", key))
+        found.append(Previous(RewardEncoding(), "reward", PREVIOUS_REWARD if in_dict else None))
     if check_count("frame_stack", frame_stack) > 1:
         found.append(Stacked(frame_stack, lambda key, part: _axis(observation_space, key, part)))
     return found
@@ -313,7 +308,7 @@ class Sight:
         )
         for layer in self._layers:
             batch = layer(batch, moment)
-        self._check_shown(batch)
+        check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
@@ -355,15 +350,6 @@ class Sight:
                 f"axes each, got an array of shape {np.shape(part)}"
             )
         return ndim == 0
-
-    def _check_shown(self, batch: Any) -> None:
-        """Refuse shapes that the model does not take; which keys it needs, it says itself."""
-        what = "what is shown of the observation: the model takes"
-        if not isinstance(batch, dict):
-            check_shapes(batch, self._part(batch)[1], what)
-        elif isinstance(self._space, spaces.Dict):
-            shown = {key: part for key, part in batch.items() if key in self._space.spaces}
-            check_shapes(shown, spaces.Dict({key: self._space[key] for key in shown}), what)
 
     def _as_batch(self, obs: Any, is_single: bool) -> Any:
         def as_batch(part: Any, space: Any) -> NDArray[Any]:
