@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from thrust_pomdp.acting import StatefulActor
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
     from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
+    from thrust_pomdp.maskable import (
+        MaskableCnnLstmPolicy,
+        MaskableMlpLstmPolicy,
+        MaskableMultiInputLstmPolicy,
+        MaskableRecurrentPPO,
+    )
     from thrust_pomdp.policies import (
         CnnLstmPolicy,
         MlpLstmPolicy,
@@ -44,6 +50,10 @@ _LAZY = {
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
+    "MaskableCnnLstmPolicy": "maskable",
+    "MaskableMlpLstmPolicy": "maskable",
+    "MaskableMultiInputLstmPolicy": "maskable",
+    "MaskableRecurrentPPO": "maskable",
     "MlpLstmPolicy": "policies",
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
@@ -67,6 +77,10 @@ __all__ = [
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
+    "MaskableCnnLstmPolicy",
+    "MaskableMlpLstmPolicy",
+    "MaskableMultiInputLstmPolicy",
+    "MaskableRecurrentPPO",
     "MlpLstmPolicy",
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",

@@ -42,6 +42,7 @@ class SequenceBatch(NamedTuple):
     :param initial_state: the states that entered step 0, each ``[n_layers, n_seq, hidden]``;
         None stands for zeros
     :param layout: the same episode starts, as the sequence layer wants them
+    :param action_masks: ``[n_seq, n_steps, width]``, bool, from a buffer that keeps them
     """
 
     observations: th.Tensor | dict[str, th.Tensor]
@@ -53,6 +54,7 @@ class SequenceBatch(NamedTuple):
     episode_starts: th.Tensor
     initial_state: RNNStates | None
     layout: ResetLayout
+    action_masks: th.Tensor | None = None
 
     def select(self, rows: th.Tensor) -> SequenceBatch:
         """Return copies of the windows of some environments, ``rows`` being int64 indices."""
@@ -80,6 +82,7 @@ class SequenceBatch(NamedTuple):
             episode_starts=take(self.episode_starts),
             initial_state=None if state is None else map_states(state, lambda s: take(s, 1)),
             layout=layout,
+            action_masks=None if self.action_masks is None else take(self.action_masks),
         )
 
 

@@ -56,7 +56,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
-def _check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
+def check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
     """Refuse sizes that do not fit: the loops would read and write beyond the arrays.
 
     :param parts: by the part's name, the array or tensor and the shape it must have
@@ -127,7 +127,7 @@ class LSTMRows(th.autograd.Function):
         """
         n_seq, n_steps, _ = features.shape
         n_features, size = w_ih.shape[1], w_hh.shape[1]
-        _check_shapes(
+        check_shapes(
             features=(features, (n_seq, n_steps, n_features)),
             episode_starts=(starts, (n_seq, n_steps)),
             hidden_state=(h, (n_seq, size)),
@@ -233,7 +233,7 @@ class CompiledCell:
         inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
         h, c = states[0].numpy(), states[1].numpy()
         n_envs, size = len(inputs), len(self._transposed[1]) // 4
-        _check_shapes(
+        check_shapes(
             features=(inputs, (n_envs, len(self._transposed[0]) - size)),
             hidden_state=(h, (1, n_envs, size)),
             cell_state=(c, (1, n_envs, size)),
@@ -277,7 +277,7 @@ class CompiledCategoricalHeads:
             self._views = tuple(weight.detach().numpy() for weight in self._weights)
         pi, vf = memory_pi.numpy(), memory_vf.numpy()
         n_envs, (n_actions, size_pi) = len(pi), self._views[0].shape
-        _check_shapes(
+        check_shapes(
             memory_pi=(pi, (n_envs, size_pi)),
             memory_vf=(vf, (n_envs, self._views[2].shape[1])),
         )
@@ -285,8 +285,11 @@ class CompiledCategoricalHeads:
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)
         values = np.empty((n_envs, 1), dtype=np.float32)
-        self._kernels.categorical_heads(*self._views, pi, vf, race, actions, log_prob, values)
+        self._run(race, pi, vf, actions, log_prob, values)
         return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
+
+    def _run(self, race: Any, *arrays: Any) -> None:
+        self._kernels.categorical_heads(*self._views, race, *arrays)
 
 
 class CategoricalPPOLoss(th.autograd.Function):
@@ -315,7 +318,7 @@ class CategoricalPPOLoss(th.autograd.Function):
         rows, n_actions = logits.shape
         names = ("actions", "old_log_prob", "old_values", "advantages", "returns")
         steps = dict(zip(names, batch, strict=True), values=values)
-        _check_shapes(**{name: (part, (rows,)) for name, part in steps.items()})
+        check_shapes(**{name: (part, (rows,)) for name, part in steps.items()})
         least, greatest = (action.item() for action in batch[0].aminmax())
         if least < 0 or greatest >= n_actions:
             raise ValueError(
