@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 class _Predictor(Protocol):
     def predict(
-        self, observation: Any, state: Any, episode_start: Any, deterministic: bool
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **kwargs: Any
     ) -> tuple[NDArray[Any], Any]: ...
 
 
@@ -39,18 +39,20 @@ class StatefulActor:
         """Forget everything: the next observation starts an episode in every environment."""
         self._state = None
 
-    def act(self, obs: Any, episode_start: Any = None) -> NDArray[Any]:
+    def act(self, obs: Any, episode_start: Any = None, action_masks: Any = None) -> NDArray[Any]:
         """Return the actions for the observations.
 
         :param obs: one observation or ``[n_envs, *obs_shape]``
         :param episode_start: ``[n_envs]``, or one flag for one environment: true where the
             observation is the first of an episode; None where none is, and right after
             :meth:`reset`
+        :param action_masks: what may be done, for a model that takes masks
         :raises ValueError: if the number of environments changed without a :meth:`reset`
         """
         if episode_start is not None:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
+        masks = {} if action_masks is None else {"action_masks": action_masks}
         actions, self._state = self.model.predict(
-            obs, self._state, episode_start, self.deterministic
+            obs, self._state, episode_start, self.deterministic, **masks
         )
         return actions
