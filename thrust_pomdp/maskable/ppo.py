@@ -31,6 +31,7 @@ from thrust_pomdp.maskable.policies import (
     MaskableRecurrentActorCriticPolicy,
 )
 from thrust_pomdp.maskable.stepping import make_masked_step
+from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.stepping import Step, make_step
 from thrust_pomdp.vec_env import ACTION_MASKS
@@ -77,14 +78,17 @@ class MaskableRecurrentPPO(RecurrentPPO):
     _warned_of_missing_masks = False
 
     def _check_arguments(self) -> None:
-        super()._check_arguments()
-        MaskLayout(self.action_space)
-        if not issubclass(self.policy_class, MaskableRecurrentActorCriticPolicy):
+        given: Any = self.policy_class
+        # First, since a file of the plain algorithm brings a buffer class that is wrong too.
+        is_recurrent = isinstance(given, type) and issubclass(given, RecurrentActorCriticPolicy)
+        if is_recurrent and not issubclass(given, MaskableRecurrentActorCriticPolicy):
             raise ValueError(
                 "policy must take action masks, as thrust_pomdp.MaskableMlpLstmPolicy does, got "
-                f"{self.policy_class.__name__}; put MaskableRecurrentActorCriticPolicy before the "
-                "other bases of a class of your own"
+                f"{given.__name__}; put MaskableRecurrentActorCriticPolicy before the other bases "
+                "of a class of your own"
             )
+        super()._check_arguments()
+        MaskLayout(self.action_space)
 
     def _right_buffer_class(self) -> type[Any]:
         is_dict = isinstance(self.observation_space, spaces.Dict)
