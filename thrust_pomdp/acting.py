@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 class _Predictor(Protocol):
     def predict(
-        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **kwargs: Any
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool
     ) -> tuple[NDArray[Any], Any]: ...
 
 
@@ -52,7 +52,7 @@ class StatefulActor:
         if episode_start is not None:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
         masks = {} if action_masks is None else {"action_masks": action_masks}
-        actions, self._state = self.model.predict(
-            obs, self._state, episode_start, self.deterministic, **masks
-        )
+        predict: Any = self.model.predict
+        actions: NDArray[Any]
+        actions, self._state = predict(obs, self._state, episode_start, self.deterministic, **masks)
         return actions
