@@ -14,6 +14,7 @@ from thrust_pomdp.registration import register_envs
 
 if TYPE_CHECKING:
     from thrust_pomdp.acting import StatefulActor
+    from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
     from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
     from thrust_pomdp.maskable import (
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from thrust_pomdp.vec_env import GymnasiumVecEnv, make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
     from thrust_pomdp.vec_previous_action import VecPreviousAction
+    from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
+        ExposeObservation,
         FlickerObservation,
         MaskObservation,
         NormalizeVisibleObservation,
@@ -45,8 +48,10 @@ __version__ = "0.1.0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
+    "AsymmetricLstmPolicy": "asymmetric",
     "CnnLstmPolicy": "policies",
     "ElementDropoutObservation": "wrappers",
+    "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
@@ -66,14 +71,18 @@ _LAZY = {
     "StatefulActor": "acting",
     "VecNormalizeVisible": "vec_normalize",
     "VecPreviousAction": "vec_previous_action",
+    "VecPrivilegedInfo": "vec_privileged",
+    "VecUnprivileged": "vec_privileged",
     "from_sb3_contrib": "interop",
     "make_vec_env": "vec_env",
     "to_sb3_contrib": "interop",
 }
 
 __all__ = [
+    "AsymmetricLstmPolicy",
     "CnnLstmPolicy",
     "ElementDropoutObservation",
+    "ExposeObservation",
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
@@ -93,6 +102,8 @@ __all__ = [
     "StatefulActor",
     "VecNormalizeVisible",
     "VecPreviousAction",
+    "VecPrivilegedInfo",
+    "VecUnprivileged",
     "from_sb3_contrib",
     "make_vec_env",
     "register_envs",

@@ -158,21 +158,24 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
         #: Shape of one environment's hidden state, ``(n_lstm_layers, 1, lstm_hidden_size)``.
         self.lstm_hidden_state_shape = (n_lstm_layers, 1, lstm_hidden_size)
-        self.lstm_actor = self._make_lstm()
-        self.lstm_critic = self._make_lstm() if enable_critic_lstm else None
+        self.lstm_actor = self._make_lstm(self.pi_features_extractor)
+        self.lstm_critic = (
+            self._make_lstm(self.vf_features_extractor) if enable_critic_lstm else None
+        )
         self.critic: nn.Linear | None = None
         if not (shared_lstm or enable_critic_lstm):
-            self.critic = nn.Linear(int(self.features_dim), lstm_hidden_size)
+            self.critic = nn.Linear(int(self.vf_features_extractor.features_dim), lstm_hidden_size)
             if ortho_init:
                 self.init_weights(self.critic)
         self.optimizer = self._make_optimizer(lr_schedule)
         self._stateless_calls = 0
         self._warned_of_forgotten_state = False
 
-    def _make_lstm(self) -> nn.LSTM:
+    def _make_lstm(self, extractor: BaseFeaturesExtractor) -> nn.LSTM:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         # For MultiDiscrete observations SB3's features_dim is a NumPy integer.
-        lstm = nn.LSTM(int(self.features_dim), hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        n_features = int(extractor.features_dim)
+        lstm = nn.LSTM(n_features, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
         if self.ortho_init:
             for name, parameter in lstm.named_parameters():
                 if name.startswith("bias"):
@@ -514,7 +517,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 "observation is a tuple: Gymnasium's reset() returns (obs, info), of which "
                 "predict() takes the first"
             )
-        self._check_keys(observation)
+        observation = self._checked_keys(observation)
         check_finite_obs(observation, "observation given to predict()")
         obs, vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
@@ -534,13 +537,14 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 array = np.clip(array, self.action_space.low, self.action_space.high)
         return (array if vectorized else array.squeeze(axis=0)), new_state
 
-    def _check_keys(self, observation: Any) -> None:
+    def _checked_keys(self, observation: Any) -> Any:
         if not isinstance(self.observation_space, spaces.Dict):
-            return
+            return observation
         expected = list(self.observation_space.spaces)
         keys = list(observation) if isinstance(observation, dict) else type(observation).__name__
         if not isinstance(observation, dict) or set(expected) != set(keys):
             raise ValueError(f"observation must be a dict with the keys {expected}, got {keys}")
+        return observation
 
     def _warn_if_state_is_forgotten(self, state: Any, episode_start: Any) -> None:
         """Warn once when call after call of ``predict`` comes without any memory."""

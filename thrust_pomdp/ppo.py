@@ -48,6 +48,7 @@ from stable_baselines3.common.utils import FloatSchedule, explained_variance, ob
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_count, check_fraction, check_positive
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
@@ -61,6 +62,7 @@ from thrust_pomdp.checks import (
     check_finite_outputs,
     check_finite_step,
     check_policy_class,
+    check_privileged_keys,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -92,7 +94,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
     >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
     >>> model = model.learn(64)
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"`` or a
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``,
+        ``"AsymmetricLstmPolicy"`` (its critic sees more than its actor) or a
         :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy` subclass
     :param env: the environment, its id, or a VecEnv
     :param learning_rate: a number or a function of the remaining progress (1 to 0)
@@ -133,6 +136,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         "MlpLstmPolicy": MlpLstmPolicy,
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
     }
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
@@ -233,6 +237,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError("env must be given to make a new model, got None")
         if not isinstance(self.policy_kwargs, dict):
             raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
+        check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
         check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
         for name in ("n_steps", "n_epochs"):
             check_count(name, getattr(self, name))
@@ -560,6 +565,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"path must be a file saved by RecurrentPPO.save, got {path}"
             ) from error
+        except ValueError as error:
+            explain_missing_keys(error, path)
+            raise
 
     def learn(
         self: SelfRecurrentPPO,

@@ -18,6 +18,7 @@ from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_previous_action import previous_action_inside
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, layers_of
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
 from thrust_pomdp.wrappers.previous_action import wrong_order
 
@@ -94,7 +95,7 @@ class VecNormalizeVisible(VecNormalize):
             norm_obs_keys,
         )
         if norm_obs:
-            self._refuse_previous_action(venv)
+            self._refuse_inside(venv)
             self._announce_floats()
 
     def _announce_floats(self) -> None:
@@ -114,8 +115,18 @@ class VecNormalizeVisible(VecNormalize):
         :raises ValueError: if it holds the previous action, or does not fit
         """
         if self.norm_obs:
-            self._refuse_previous_action(venv)
+            self._refuse_inside(venv)
         super().set_venv(venv)
+
+    def _refuse_inside(self, venv: VecEnv) -> None:
+        self._refuse_previous_action(venv)
+        for layer in layers_of(venv, VecPrivilegedInfo):
+            if layer.privileged_key in (self.norm_obs_keys or ()):
+                raise ValueError(
+                    "VecNormalizeVisible must not be put around VecPrivilegedInfo: on blank frames "
+                    "it would erase what only the critic sees. Put VecPrivilegedInfo, which has "
+                    "statistics of its own, around VecNormalizeVisible instead"
+                )
 
     def _refuse_previous_action(self, venv: VecEnv) -> None:
         found = previous_action_inside(venv)

@@ -23,6 +23,7 @@ from thrust_pomdp import (
     RecurrentPPO,
     RecurrentRolloutBuffer,
     VecNormalizeVisible,
+    VecPrivilegedInfo,
     make_vec_env,
     wrappers,
 )
@@ -99,15 +100,18 @@ class TestEnvironments:
             sb3_make_vec_env,
             make_vec_env,
             lambda *args, **kwargs: VecNormalizeVisible(make_vec_env(*args, **kwargs)),
+            lambda *args, **kwargs: VecPrivilegedInfo(
+                make_vec_env(*args, env_kwargs={"expose_state": True}, **kwargs)
+            ),
         ],
-        ids=["DummyVecEnv", "native", "native, normalised"],
+        ids=["DummyVecEnv", "native", "native, normalised", "native, with its state"],
     )
     def test_a_step_of_all(self, benchmark, make, n_envs):
         env = make("thrust_pomdp:FlickeringCartPole-v0", n_envs, seed=0)
         env.reset()
         actions = iter(np.random.default_rng(0).integers(0, 2, (200_000, n_envs)))
         obs, *_ = benchmark(lambda: env.step(next(actions)))
-        assert obs.shape == (n_envs, 4)
+        assert (obs["state"] if isinstance(obs, dict) else obs).shape == (n_envs, 4)
 
 
 def make_model(n_lstms: int) -> RecurrentPPO:
@@ -152,6 +156,51 @@ class TestAlgorithm:
         model = make_model(n_lstms)
         _, callback = model._setup_learn(10**9)
         callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+CRITICS = {
+    "memory of its own": {},
+    "beside the actor's memory": {"shared_lstm_critic_gradient": True},
+    "without memory": {"enable_critic_lstm": False},
+}
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+class TestPrivilegedCritic:
+    """The sizes of TestAlgorithm, with a critic that sees the state."""
+
+    def ready(self, critic):
+        inside = make_vec_env(
+            "thrust_pomdp:FlickeringCartPole-v0", 16, seed=0, env_kwargs={"expose_state": True}
+        )
+        model = RecurrentPPO(
+            "AsymmetricLstmPolicy",
+            VecPrivilegedInfo(inside),
+            n_steps=N_STEPS,
+            batch_size=4 * N_STEPS,
+            n_epochs=4,
+            learning_rate=0.0,
+            policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **CRITICS[critic]},
+            device="cpu",
+        )
+        model.set_logger(configure(None, []))
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        return model, callback
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark, critic):
+        model, callback = self.ready(critic)
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark, critic):
+        model, callback = self.ready(critic)
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4

@@ -426,6 +426,13 @@ class TestFigures:
             assert styles["mlp"].colour == "#D55E00"
             assert styles["mine:a"].colour == "#000000"
 
+    def test_a_privileged_arm_has_the_colour_of_the_arm_it_is_compared_with(self):
+        base, privileged = figures.styles(
+            ["lstm-prev-action", "lstm-prev-action-privileged"]
+        ).values()
+        assert base.colour == privileged.colour
+        assert base.dashes != privileged.dashes
+
     def test_no_two_of_twenty_arms_look_the_same(self):
         styles = figures.styles([f"mine:{number}" for number in range(20)])
         assert len(set(styles.values())) == 20

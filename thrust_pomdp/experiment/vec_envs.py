@@ -1,4 +1,8 @@
-"""The environments of a run: flicker -> normaliser -> previous action -> stack -> reward scale."""
+"""The environments of a run.
+
+Order: flicker -> normaliser -> previous action -> stack -> what only the critic sees -> reward
+scale.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStac
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp import registration
+from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.vec_env import make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo
 
 
 class VecScaleReward(VecEnvWrapper):
@@ -37,10 +43,11 @@ class VecScaleReward(VecEnvWrapper):
 
 def make_training_env(spec: RunSpec) -> VecScaleReward:
     """Make the environments that a run trains on."""
-    recipe = spec.recipe
-    venv = _make(spec, recipe.n_envs, spec.training_seed)
+    recipe, privileged = spec.recipe, find_arm(spec.arm).privileged
+    venv = _make(spec, recipe.n_envs, spec.training_seed, expose_state=privileged)
     # The normaliser sits directly around the environments, where it finds their flags at once.
     venv = _seen(_normalized(venv, recipe), recipe)
+    venv = VecPrivilegedInfo(venv) if privileged else venv
     return VecScaleReward(venv, recipe.reward_scale)
 
 
@@ -48,6 +55,8 @@ def make_evaluation_env(
     spec: RunSpec, n_envs: int, seed: int, trained: VecNormalize | None
 ) -> VecEnv:
     """Make the environments that a run is evaluated on: frozen statistics, rewards as they are.
+
+    A critic's privileges are for training: nothing of them is here.
 
     :param spec: the run
     :param n_envs: environments side by side
@@ -76,9 +85,10 @@ def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
         target.obs_rms = deepcopy(source.obs_rms)
 
 
-def _make(spec: RunSpec, n_envs: int, seed: int) -> VecEnv:
+def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> VecEnv:
     registration.register_envs()
-    return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=spec.env_kwargs)
+    told = {EXPOSE_STATE: True} if expose_state else {}
+    return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs={**spec.env_kwargs, **told})
 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:

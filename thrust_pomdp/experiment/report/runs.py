@@ -34,6 +34,7 @@ _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
     "mlp": "none",
     "lstm-prev-action": "recurrent",
+    "lstm-prev-action-privileged": "recurrent",
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
     "sb3-contrib": "recurrent",
