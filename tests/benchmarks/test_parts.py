@@ -20,6 +20,8 @@ from stable_baselines3.common.logger import configure
 from torch import nn
 
 from thrust_pomdp import (
+    GymnasiumVecEnv,
+    MaskableRecurrentPPO,
     RecurrentPPO,
     RecurrentRolloutBuffer,
     VecNormalizeVisible,
@@ -114,11 +116,11 @@ class TestEnvironments:
         assert (obs["state"] if isinstance(obs, dict) else obs).shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int) -> RecurrentPPO:
+def make_model(n_lstms: int, cls: type[RecurrentPPO] = RecurrentPPO, env=None) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
-    model = RecurrentPPO(
+    model = cls(
         "MlpLstmPolicy",
-        make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
+        env or make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
         n_steps=N_STEPS,
         batch_size=4 * N_STEPS,
         n_epochs=4,
@@ -201,6 +203,42 @@ class TestPrivilegedCritic:
     @pytest.mark.benchmark(group="window")
     def test_training_on_a_window(self, benchmark, critic):
         model, callback = self.ready(critic)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+class AllowsHalf(gym.vector.VectorWrapper):
+    """Tells which way each pole may be pushed: one way every other time, else both."""
+
+    def action_masks(self):
+        masks = np.ones((self.num_envs, 2), bool)
+        masks[::2, 1] = False
+        return masks
+
+
+class TestActionMasks:
+    """What masks cost is the difference to the same window without (``TestAlgorithm``, 1 LSTM)."""
+
+    def make(self) -> MaskableRecurrentPPO:
+        env = make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0)
+        return make_model(1, MaskableRecurrentPPO, GymnasiumVecEnv(AllowsHalf(env.env)))
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+        assert not model.rollout_buffer.action_masks.all()
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4

@@ -30,6 +30,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.maskable.policies import (
+    MaskableAsymmetricLstmPolicy,
     MaskableCnnLstmPolicy,
     MaskableMlpLstmPolicy,
     MaskableMultiInputLstmPolicy,
@@ -39,6 +40,7 @@ from thrust_pomdp.policies import MlpLstmPolicy
 from thrust_pomdp.stepping import make_step
 
 WINDOW = 16
+DICT = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
 SMALL = {"lstm_hidden_size": 8}
 
 
@@ -363,11 +365,8 @@ class TestPolicies:
         ("name", "cls", "space"),
         [
             ("CnnLstmPolicy", MaskableCnnLstmPolicy, spaces.Box(0, 255, (36, 36, 1), np.uint8)),
-            (
-                "MultiInputLstmPolicy",
-                MaskableMultiInputLstmPolicy,
-                spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}),
-            ),
+            ("MultiInputLstmPolicy", MaskableMultiInputLstmPolicy, DICT),
+            ("AsymmetricLstmPolicy", MaskableAsymmetricLstmPolicy, DICT),
         ],
     )
     def test_images_and_dicts(self, name, cls, space):
@@ -380,7 +379,13 @@ class TestPolicies:
                 self.mask = self._draw()
                 return obs
 
-        model = make_model(changing_masks(5, 6, cls=Other), policy=name, learning_rate=0.0)
+        policy_kwargs = {"critic_only": ("b",)} if name == "AsymmetricLstmPolicy" else {}
+        model = make_model(
+            changing_masks(5, 6, cls=Other),
+            policy=name,
+            learning_rate=0.0,
+            policy_kwargs=policy_kwargs,
+        )
         sharpen(model)
         assert type(model.policy) is cls
         callback = FirstPass()

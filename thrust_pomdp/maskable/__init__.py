@@ -3,6 +3,7 @@
 from thrust_pomdp.maskable.evaluation import MaskableEvalCallback, evaluate_policy
 from thrust_pomdp.maskable.masks import get_action_masks, is_masking_supported
 from thrust_pomdp.maskable.policies import (
+    MaskableAsymmetricLstmPolicy,
     MaskableCnnLstmPolicy,
     MaskableMlpLstmPolicy,
     MaskableMultiInputLstmPolicy,
@@ -11,6 +12,7 @@ from thrust_pomdp.maskable.policies import (
 from thrust_pomdp.maskable.ppo import MaskableRecurrentPPO
 
 __all__ = [
+    "MaskableAsymmetricLstmPolicy",
     "MaskableCnnLstmPolicy",
     "MaskableEvalCallback",
     "MaskableMlpLstmPolicy",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
 from thrust_pomdp.maskable.distributions import make_maskable_distribution
 from thrust_pomdp.maskable.masks import MaskLayout
 from thrust_pomdp.policies import (
@@ -166,6 +167,10 @@ class MaskableRecurrentMultiInputActorCriticPolicy(
     MaskableRecurrentActorCriticPolicy, RecurrentMultiInputActorCriticPolicy
 ):
     """:class:`MaskableRecurrentActorCriticPolicy` for Dict observations."""
+
+
+class MaskableAsymmetricLstmPolicy(MaskableRecurrentActorCriticPolicy, AsymmetricLstmPolicy):
+    """:class:`MaskableRecurrentActorCriticPolicy` whose critic sees more than its actor."""
 
 
 MaskableMlpLstmPolicy = MaskableRecurrentActorCriticPolicy

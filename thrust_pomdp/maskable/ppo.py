@@ -25,6 +25,7 @@ from thrust_pomdp.maskable.masks import (
     missing_action_masks,
 )
 from thrust_pomdp.maskable.policies import (
+    MaskableAsymmetricLstmPolicy,
     MaskableCnnLstmPolicy,
     MaskableMlpLstmPolicy,
     MaskableMultiInputLstmPolicy,
@@ -71,6 +72,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
         "MlpLstmPolicy": MaskableMlpLstmPolicy,
         "CnnLstmPolicy": MaskableCnnLstmPolicy,
         "MultiInputLstmPolicy": MaskableMultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": MaskableAsymmetricLstmPolicy,
     }
     policy: MaskableRecurrentActorCriticPolicy
     #: Whether the latest :meth:`learn` asked for masks.
