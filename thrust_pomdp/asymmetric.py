@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
 
 from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
 from thrust_pomdp.sequences import LSTMState
@@ -86,6 +87,13 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         return tuple(key for key in self.observation_space if key not in self.critic_only)
 
+    @property
+    def acting_space(self) -> spaces.Space[Any]:
+        """What the actor reads, as an environment without anything privileged gives it."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        shown = {key: self.observation_space[key] for key in self.actor_keys}
+        return spaces.Dict(shown) if len(shown) > 1 else next(iter(shown.values()))
+
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """Make the actor's extractor."""
         return self._extractor_of(self.actor_keys)
@@ -94,7 +102,7 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         space = spaces.Dict([(key, self.observation_space[key]) for key in keys])
         inner = self.features_extractor_class(space, **self.features_extractor_kwargs)
-        return KeysExtractor(space, inner)
+        return self._encoded(KeysExtractor(space, inner))
 
     def _build(self, lr_schedule: Schedule) -> None:
         """Create the critic's extractor, then the heads."""
@@ -108,12 +116,15 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         """Create the heads; beside the actor's memory the critic's has room for its keys."""
         super()._build_mlp_extractor()
         if self._critic_reads_memory:
+            width = self.lstm_output_dim + int(self.vf_features_extractor.features_dim)
             wider = MlpExtractor(
-                self.lstm_output_dim + int(self.vf_features_extractor.features_dim),
+                width,
                 net_arch=self.net_arch,
                 activation_fn=self.activation_fn,
                 device=self.device,
             )
+            if self.layer_norm:
+                wider.value_net.insert(0, nn.LayerNorm(width))
             self.mlp_extractor.value_net = wider.value_net
             self.mlp_extractor.latent_dim_vf = wider.latent_dim_vf
 

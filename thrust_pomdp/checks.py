@@ -20,7 +20,7 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged, layers_of
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
 
 #: What SB3 can act in, and turn into features, alone or as values of a Dict.
 _SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -112,7 +112,7 @@ def check_privileged_keys(
 
     :raises ValueError: naming the keys and the remedy
     """
-    keys = set() if env is None else {x.privileged_key for x in layers_of(env, VecPrivilegedInfo)}
+    keys = set() if env is None else {x.privileged_key for x in layers_like(env, VecPrivilegedInfo)}
     if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
         keys -= set(policy_kwargs.get("critic_only", CRITIC_ONLY))
     if keys:
@@ -168,7 +168,9 @@ def _check_layers(env: VecEnv, eval_env: VecEnv) -> None:
 
     SB3 copies the statistics of normalisers layer by layer.
     """
-    n_missing = len(layers_of(env, VecPrivilegedInfo)) - len(layers_of(eval_env, VecUnprivileged))
+    n_missing = len(layers_like(env, VecPrivilegedInfo)) - len(
+        layers_like(eval_env, VecUnprivileged)
+    )
     if n_missing > 0 and unwrap_vec_normalize(env) is not None:
         raise ValueError(
             "eval_env must be wrapped in as many layers as the training environment for its "

@@ -75,6 +75,8 @@ from thrust_pomdp.policies import (
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.step_infos import StepInfos
 from thrust_pomdp.stepping import Step, make_step
+from thrust_pomdp.stored_states import minibatches
+from thrust_pomdp.subsequences import check_subsequences
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -129,6 +131,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
     :param window_state: ``"zero"``: memory is zeroed at each window start, in collection and in
         training (Strategy A), and nowhere else: acting and evaluating never cut it. ``"carry"``:
         memory runs on across windows, and training starts from the state met while collecting.
+    :param sequence_length: cut windows into subsequences of so many steps for training, each from
+        the state met while collecting; a divisor of ``n_steps``. ``batch_size`` is then served by
+        whole subsequences. None for whole windows.
+    :param burn_in: steps before each subsequence that are run for their memory alone
+    :param refresh_states: compute the stored states anew before each epoch but the first
     :raises ValueError: naming the argument, the rule and the value
     """
 
@@ -172,6 +179,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         rollout_buffer_kwargs: dict[str, Any] | None = None,
         envs_per_minibatch: int | None = None,
         window_state: str = "zero",
+        sequence_length: int | None = None,
+        burn_in: int = 0,
+        refresh_states: bool = False,
     ) -> None:
         super().__init__(
             policy,
@@ -203,6 +213,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         self.target_kl = target_kl
         self.envs_per_minibatch = envs_per_minibatch
         self.window_state = window_state
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        self.refresh_states = refresh_states
         self._last_lstm_states: RNNStates | None = None
         if _init_setup_model:
             self._setup_model()
@@ -224,6 +237,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
         # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
         seed = int(th.randint(2**31, ())) if self.seed is None else self.seed
         self.rollout_buffer.seed(seed)
+        if self.sequence_length is not None:
+            self.rollout_buffer.cut_windows(self.sequence_length, self.burn_in)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
@@ -257,6 +272,13 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
             )
+        check_subsequences(
+            self.n_steps,
+            self.sequence_length,
+            self.burn_in,
+            self.refresh_states,
+            self.envs_per_minibatch,
+        )
         self._check_buffer_class()
         self._warn_if_batch_size_is_not_served()
 
@@ -273,17 +295,30 @@ class RecurrentPPO(OnPolicyAlgorithm):
         is_dict = isinstance(self.observation_space, spaces.Dict)
         return RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
 
+    def _sequences_per_minibatch(self) -> int:
+        """Return how many windows, or subsequences of windows, make a minibatch."""
+        if self.envs_per_minibatch is not None:
+            return self.envs_per_minibatch
+        length = self.sequence_length or self.n_steps
+        return sequences_per_minibatch(
+            self.batch_size, length, self.n_envs * (self.n_steps // length)
+        )
+
     def _warn_if_batch_size_is_not_served(self) -> None:
         if self.envs_per_minibatch is not None or self.batch_size is None:
             return
-        remainder = self.batch_size % self.n_steps
+        name, unit = ("n_steps", "window")
+        if self.sequence_length is not None:
+            name, unit = ("sequence_length", "subsequence")
+        length = getattr(self, name)
+        remainder = self.batch_size % length
         if remainder == 0 or self.batch_size > self.n_steps * self.n_envs:
             return
-        n_sequences = sequences_per_minibatch(self.batch_size, self.n_steps, self.n_envs)
+        n_sequences = self._sequences_per_minibatch()
         warnings.warn(
-            f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}; minibatches"
-            f" are made of whole windows, so {n_sequences} window(s), "
-            f"{n_sequences * self.n_steps} steps, are used instead",
+            f"batch_size={self.batch_size} is not a multiple of {name}={length}; minibatches"
+            f" are made of whole {unit}s, so {n_sequences} {unit}(s), "
+            f"{n_sequences * length} steps, are used instead",
             stacklevel=5,  # the line that makes the model
         )
 
@@ -482,16 +517,15 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if self.clip_range_vf is not None:
             clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
 
-        n_sequences = self.envs_per_minibatch or sequences_per_minibatch(
-            self.batch_size, self.n_steps, self.n_envs
-        )
+        n_sequences = self._sequences_per_minibatch()
         parameters = list(self.policy.parameters())
         history: list[Losses] = []
         epoch_kls: list[th.Tensor] = []
         continue_training = True
         for epoch in range(self.n_epochs):
             epoch_kls = []
-            for batch in self.rollout_buffer.to_minibatches(n_sequences):
+            refresh = self.refresh_states and epoch > 0
+            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
                 losses = self._losses(batch, clip_range, clip_range_vf)
                 history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)

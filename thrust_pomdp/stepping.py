@@ -17,13 +17,15 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
 from torch.nn.functional import linear
 
-from thrust_pomdp.compiled import CompiledCategoricalHeads, CompiledCell, kernels_for
+from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.encoder import Encoder
+from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_step, lstm_weights
+from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]
@@ -50,8 +52,8 @@ _METHODS = (
 def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
-    Prepared for vector observations, Discrete and Box actions and one LSTM layer; anything else is
-    left to ``policy.forward`` itself.
+    Prepared for vector observations, Discrete and Box actions and one recurrent layer; anything
+    else is left to ``policy.forward`` itself.
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
@@ -60,6 +62,7 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
     if not is_common(policy):
         return policy
     extractor, critic = policy.mlp_extractor, policy.critic
+    encoder = _encoder(policy.features_extractor)
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
@@ -70,6 +73,8 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
         obs: th.Tensor, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         features = obs.float().flatten(1)
+        if encoder is not None:
+            features = encoder(features)
         pi_states, vf_states = states
         starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
         memory_pi, pi_states = pi_cell(features, pi_states, starts)
@@ -89,13 +94,12 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
     return step
 
 
-def _make_cell(lstm: nn.LSTM) -> Cell:
-    """Return one LSTM layer's step."""
-    weights = lstm_weights(lstm, 0)
-    kernels = kernels_for(*weights)
+def _make_cell(rnn: nn.RNNBase) -> Cell:
+    """Return one recurrent layer's step."""
+    kernels = kernels_for(*layer_weights(rnn, 0))
     if kernels is not None:
-        return CompiledCell(kernels, weights)
-    return lambda features, states, starts: lstm_step(lstm, features, states, starts)
+        return memory_of(rnn).compiled_step(kernels, rnn, 0)
+    return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
 
 def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
@@ -127,20 +131,29 @@ def is_common(policy: RecurrentActorCriticPolicy) -> bool:
         policy._unchanged(*_METHODS)
         and isinstance(space, spaces.Box)
         and not is_image_space(space)
-        and type(policy.features_extractor) is FlattenExtractor
+        and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
         and policy.share_features_extractor
         and isinstance(
             policy.action_dist, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
         )
         and policy.lstm_actor.num_layers == 1
-        and type(policy.lstm_actor) is nn.LSTM
-        and type(policy.lstm_critic) in (nn.LSTM, type(None))
+        and type(policy.lstm_actor) in MEMORIES
+        and type(policy.lstm_critic) in (*MEMORIES, type(None))
         and type(policy.mlp_extractor) is MlpExtractor
         and type(policy.action_net) is type(policy.value_net) is nn.Linear
         and not any(
             module._forward_hooks or module._forward_pre_hooks for module in policy.modules()
         )
     )
+
+
+def _before_encoder(extractor: nn.Module) -> nn.Module:
+    return extractor.extractor if type(extractor) is Encoder else extractor
+
+
+def _encoder(extractor: nn.Module) -> nn.Sequential | None:
+    """Return the layers before the memory, None where there are none."""
+    return extractor.layers if type(extractor) is Encoder else None
 
 
 def _head(layers: nn.Sequential) -> nn.Sequential | None:

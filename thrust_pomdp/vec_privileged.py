@@ -17,8 +17,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from thrust_pomdp.arguments import check_flag, check_positive
 from thrust_pomdp.step_infos import Infos, StepInfos
+from thrust_pomdp.vec_previous import layers
 from thrust_pomdp.visible import update
-from thrust_pomdp.wrappers.actions import OBSERVATION
+from thrust_pomdp.wrappers.appending import OBSERVATION
 
 Array = NDArray[Any]
 Layer = TypeVar("Layer", bound=VecEnvWrapper)
@@ -206,15 +207,9 @@ class VecPrivilegedInfo(VecUnprivileged):
         self.statistics = loaded
 
 
-def layers_of(venv: VecEnv, kind: type[Layer]) -> list[Layer]:
+def layers_like(venv: VecEnv, kind: type[Layer]) -> list[Layer]:
     """List the wrappers of a kind around a vectorised environment, the outermost first."""
-    found: list[Layer] = []
-    layer = venv
-    while isinstance(layer, VecEnvWrapper):
-        if isinstance(layer, kind):
-            found.append(layer)
-        layer = layer.venv
-    return found
+    return [layer for layer in layers(venv) if isinstance(layer, kind)]
 
 
 def _entry(info: Infos, key: str) -> Any:

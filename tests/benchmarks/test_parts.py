@@ -24,8 +24,10 @@ from thrust_pomdp import (
     MaskableRecurrentPPO,
     RecurrentPPO,
     RecurrentRolloutBuffer,
+    StatefulActor,
     VecNormalizeVisible,
     VecPrivilegedInfo,
+    look_inside,
     make_vec_env,
     wrappers,
 )
@@ -116,7 +118,7 @@ class TestEnvironments:
         assert (obs["state"] if isinstance(obs, dict) else obs).shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int, cls: type[RecurrentPPO] = RecurrentPPO, env=None) -> RecurrentPPO:
+def make_model(n_lstms: int, cls=RecurrentPPO, env=None, **arguments) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
     model = cls(
         "MlpLstmPolicy",
@@ -127,6 +129,7 @@ def make_model(n_lstms: int, cls: type[RecurrentPPO] = RecurrentPPO, env=None) -
         learning_rate=0.0,
         policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
         device="cpu",
+        **arguments,
     )
     model.set_logger(configure(None, []))
     return model
@@ -242,6 +245,59 @@ class TestActionMasks:
         assert model._n_updates >= 4
 
 
+CUTS = {
+    "whole windows": {},
+    **{f"{length}": {"sequence_length": length} for length in (16, 32, 64, 128)},
+    **{
+        f"{length}, burn-in {length // 2}": {"sequence_length": length, "burn_in": length // 2}
+        for length in (16, 32, 64)
+    },
+    **{
+        f"{length}, refreshed": {"sequence_length": length, "refresh_states": True}
+        for length in (16, 32, 64)
+    },
+}
+
+
+class TestSubsequences:
+    """An update on 16 environments x 128 steps, 4 epochs, 512 steps in a minibatch."""
+
+    @pytest.mark.benchmark(group="training on subsequences")
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_training_on_a_window(self, benchmark, cut):
+        model = make_model(1, **CUTS[cut])
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+class TestActing:
+    """What seeing raw observations as in training, and looking inside, add to ``predict``."""
+
+    def model_and_env(self, **seen):
+        env = make_vec_env("FlickeringCartPole-v0", 16, seed=0, **seen)
+        kwargs = {"lstm_hidden_size": HIDDEN}
+        return RecurrentPPO(
+            "MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=kwargs
+        ), env
+
+    @pytest.mark.benchmark(group="act")
+    @pytest.mark.parametrize("raw", [False, True], ids=["as trained", "raw"])
+    def test_an_action_of_all(self, benchmark, raw):
+        seen = {"normalize": True, "previous_action": True, "previous_reward": True}
+        model, env = self.model_and_env(**seen if raw else {})
+        actor = StatefulActor.like(model, env) if raw else StatefulActor(model)
+        obs, rewards = np.ones((16, 4), np.float32), np.ones(16)
+        assert benchmark(lambda: actor.act(obs, reward=rewards)).shape == (16,)
+
+    @pytest.mark.benchmark(group="look inside")
+    def test_looking_inside_for_50_steps(self, benchmark):
+        model, env = self.model_and_env()
+        assert benchmark(lambda: look_inside(model, env, 50)).values.shape == (50, 16)
+
+
 class StillEnv(gym.Env):
     """Costs next to nothing itself, so that what is measured is the wrapper."""
 
@@ -283,6 +339,7 @@ WRAPPERS = {
     "drop": ("MaskObservation", {"drop": [1, 3]}),
     "zero": ("MaskObservation", {"zero": [1, 3]}),
     "previous action": ("PreviousActionObservation", {}),
+    "previous reward": ("PreviousRewardObservation", {}),
 }
 
 

@@ -44,6 +44,9 @@ class TestSignatures:
         "rollout_buffer_kwargs": "SB3's PPO has it",
         "envs_per_minibatch": "the minibatch size in its natural unit, whole windows",
         "window_state": "what becomes of the memory between windows",
+        "sequence_length": "windows cut into subsequences",
+        "burn_in": "steps run before each subsequence",
+        "refresh_states": "stored states computed anew",
     }
 
     def test_the_constructor_differs_by_keyword_only_arguments_alone(self):

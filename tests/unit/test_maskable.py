@@ -93,6 +93,24 @@ class TestFirstPassEqualsCollection:
         assert first_pass(action, spoil=fault).log_prob_error > 1e-1
 
 
+class TestTogetherWithOtherFeatures:
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"policy_kwargs": {"rnn_class": th.nn.GRU}},
+            {"policy_kwargs": {"rnn_class": th.nn.RNN, "shared_lstm_critic_gradient": True}},
+            {"sequence_length": 4},
+            {"sequence_length": 8, "burn_in": 2, "window_state": "carry"},
+            {"sequence_length": 8, "refresh_states": True},
+        ],
+        ids=["GRU", "RNN", "subsequences", "burn-in", "refreshed"],
+    )
+    def test_first_pass_equals_collection(self, kwargs):
+        assert first_pass("Discrete", **kwargs).error < 1e-5
+        spoilt = first_pass("Discrete", spoil=lambda masks: masks.roll(1, dims=1), **kwargs)
+        assert spoilt.log_prob_error > 1e-1
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 class TestMasksThatAllowEverything:
     """They change nothing: neither in torch's operations nor in the compiled loops."""

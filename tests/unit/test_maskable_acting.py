@@ -106,7 +106,7 @@ class TestStatefulActor:
         start = np.ones(3, bool)
         for _ in range(12):
             masks = get_action_masks(env)
-            actions = actor.act(obs, dones, masks)
+            actions = actor.act(obs, dones, action_masks=masks)
             expected, state = model.predict(obs, state, start, True, action_masks=masks)
             assert np.array_equal(actions, expected)
             obs, _, dones, _ = env.step(actions)

@@ -99,7 +99,9 @@ class Arm:
 
 _OURS = "thrust_pomdp.ppo:RecurrentPPO"
 _PPO = "stable_baselines3:PPO"
-_RECURRENT_KEYS = PPO_KEYS | {"envs_per_minibatch", "window_state"}
+_RECURRENT_KEYS = PPO_KEYS | {
+    "envs_per_minibatch", "window_state", "sequence_length", "burn_in", "refresh_states",
+}  # fmt: skip
 
 #: name -> arm
 ARMS: dict[str, Arm] = {

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp import registration
 from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.vec_env import make_vec_env
+from thrust_pomdp.seeing import layer_of
+from thrust_pomdp.vec_making import layered, make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 from thrust_pomdp.vec_privileged import VecPrivilegedInfo
 
@@ -39,6 +40,11 @@ class VecScaleReward(VecEnvWrapper):
         """Step the environments and scale the rewards."""
         obs, rewards, dones, infos = self.venv.step_wait()
         return obs, rewards * np.float32(self.scale), dones, infos
+
+
+@layer_of.register
+def _unchanged(wrapper: VecScaleReward) -> None:
+    """Tell that observations stay as they are."""
 
 
 def make_training_env(spec: RunSpec) -> VecScaleReward:
@@ -63,7 +69,16 @@ def make_evaluation_env(
     :param seed: of the first, the others have the following ones
     :param trained: the normaliser of the training
     """
-    venv = _make(spec, n_envs, seed)
+    return as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+
+
+def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
+    """Show environments as a recipe's training did, with frozen statistics.
+
+    :param venv: the environments
+    :param recipe: of the run
+    :param trained: the normaliser of the training
+    """
     if trained is not None:
         frozen = VecNormalizeVisible(
             venv,
@@ -76,7 +91,7 @@ def make_evaluation_env(
         )
         copy_statistics(trained, frozen)
         venv = frozen
-    return _seen(venv, spec.recipe)
+    return _seen(venv, recipe)
 
 
 def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
@@ -93,11 +108,7 @@ def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
     """Add what tells the agent something about the past."""
-    if recipe.previous_action:
-        from thrust_pomdp.vec_previous_action import VecPreviousAction
-
-        venv = VecPreviousAction(venv)
-    return VecFrameStack(venv, recipe.frame_stack) if recipe.frame_stack > 1 else venv
+    return layered(venv, previous_action=recipe.previous_action, frame_stack=recipe.frame_stack)
 
 
 def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:

@@ -143,11 +143,11 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     def predict(
         self,
         observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
+        state: Any = None,
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
         action_masks: Any = None,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    ) -> tuple[NDArray[Any], Any]:
         """Act as :meth:`RecurrentActorCriticPolicy.predict` does.
 
         :param action_masks: ``[n_envs, width]``, or ``[width]`` for one observation

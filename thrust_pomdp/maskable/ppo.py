@@ -131,11 +131,11 @@ class MaskableRecurrentPPO(RecurrentPPO):
     def predict(
         self,
         observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
+        state: Any = None,
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
         action_masks: Any = None,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    ) -> tuple[NDArray[Any], Any]:
         """Return actions for observations, and the memory to hand in with the next ones.
 
         >>> masks = get_action_masks(env)  # doctest: +SKIP
