@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.observations import map_obs, named_parts
+from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 from thrust_pomdp.vec_previous import VecPrevious, layers
 from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
@@ -67,7 +67,7 @@ class Normalized:
 
     def __call__(self, obs: Any, moment: Moment) -> Any:
         """Normalise what is visible."""
-        _check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
+        check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
         if isinstance(self._normalizer, VecNormalizeVisible):
             return self._normalizer.normalize_obs(obs, moment.flags)
         return self._normalizer.normalize_obs(obs)
@@ -308,7 +308,7 @@ class Sight:
         )
         for layer in self._layers:
             batch = layer(batch, moment)
-        _check_shapes(batch, self._space, "what is shown of the observation: the model takes")
+        check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
@@ -354,7 +354,7 @@ class Sight:
     def _as_batch(self, obs: Any, is_single: bool) -> Any:
         def as_batch(part: Any, space: Any) -> NDArray[Any]:
             array = np.asarray(part)
-            if array.dtype.kind == space.dtype.kind == "f":
+            if space is not None and array.dtype.kind == space.dtype.kind == "f":
                 # A reading in Python's floats, rounded as the environment's are.
                 array = array.astype(space.dtype, copy=False)
             return array[None] if is_single else array
@@ -362,7 +362,7 @@ class Sight:
         if not isinstance(obs, Mapping):
             return as_batch(*self._part(obs))
         known = self._space.spaces  # type: ignore[attr-defined]
-        return {key: as_batch(part, known.get(key, self._space)) for key, part in obs.items()}
+        return {key: as_batch(part, known.get(key)) for key, part in obs.items()}
 
 
 def _of_each(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -371,22 +371,3 @@ def _of_each(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if array.size != np.prod(shape):
         raise ValueError(f"{name} must be of shape {shape}, got {array.shape}")
     return array.reshape(shape)
-
-
-def _check_shapes(batch: Any, space: spaces.Space[Any], what: str) -> None:
-    """Refuse a batch of observations of other keys or shapes than those of a space."""
-    got = {name: part.shape[1:] for name, part in named_parts("array", batch)}
-    wanted = {name: part.shape for name, part in named_parts("array", _parts(space))}
-    # Sorted, since SB3 may have put an image's channels first.
-    if {name: sorted(shape) for name, shape in got.items()} != {
-        name: sorted(shape or ()) for name, shape in wanted.items()
-    }:
-        raise ValueError(f"{what} {_shapes(wanted)}, got {_shapes(got)}")
-
-
-def _parts(space: spaces.Space[Any]) -> Any:
-    return dict(space.spaces) if isinstance(space, spaces.Dict) else space
-
-
-def _shapes(shapes: dict[str, Any]) -> str:
-    return ", ".join(f"an {name} of shape {shape}" for name, shape in shapes.items())

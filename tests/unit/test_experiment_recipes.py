@@ -284,10 +284,6 @@ class TestMatchedRecipes:
 
         assert {arm: widths(arm) for arm in ARMS} == {arm: [64, 64] for arm in ARMS}
 
-    def test_a_users_arm_has_none(self):
-        with pytest.raises(ValueError, match="arm arms_of_users:a2c is your own"):
-            matched_recipe_for("arms_of_users:a2c", FLICKERING)
-
 
 class TestRecipeFiles:
     def read(self, tmp_path, text: str, arms=("lstm", "mlp")):

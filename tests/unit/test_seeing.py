@@ -319,6 +319,11 @@ class TestLayers:
         assert spy.seen[0].tolist() == [2.0] * 4
 
 
+def make_dict_model(env: VecEnv) -> RecurrentPPO:
+    arguments = {"n_steps": 8, "batch_size": 8, "policy_kwargs": SMALL, "seed": 0}
+    return RecurrentPPO("MultiInputLstmPolicy", env, **arguments)
+
+
 @pytest.fixture(scope="module")
 def model() -> RecurrentPPO:
     env = make_vec_env(FLICKERING, 1, normalize=True, previous_action=True, previous_reward=True)
@@ -372,6 +377,19 @@ class TestBadArguments:
         actor.act(np.ones(4, np.float32))
         with pytest.raises(ValueError, match=message):
             actor.act(obs, **arguments)
+
+    def test_dicts_of_other_keys_or_shapes(self) -> None:
+        env = DummyVecEnv([blinking("dict", "number")])
+        dicts = make_dict_model(env)
+        obs = {key: part[0] for key, part in env.reset().items()}
+        with pytest.raises(ValueError, match=r"the model takes .*, got .*'previous_action'"):
+            StatefulActor(dicts, previous_action=True).act(obs)
+        actor = StatefulActor.like(dicts, env)
+        with pytest.raises(ValueError, match=r"an array 'gyro' of shape \(3,\), .*got .*\(2,\)"):
+            actor.act({**obs, "gyro": np.ones(2, np.float32)})
+        for other in ({"gyro": obs["gyro"]}, {**obs, "other": obs["gyro"]}):
+            with pytest.raises(ValueError, match="the model takes an array 'bits' of shape"):
+                actor.act(other)
 
     def test_senses_that_the_model_does_not_have(self, model: RecurrentPPO) -> None:
         with pytest.raises(ValueError, match=r"the model takes an array of shape \(7,\), got .*6"):

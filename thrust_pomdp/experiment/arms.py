@@ -21,7 +21,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -51,6 +51,10 @@ RUNNERS_ARGUMENTS = frozenset(
 _ACTIONS: tuple[type[spaces.Space[Any]], ...] = (
     spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary,
 )  # fmt: skip
+
+
+#: What an arm can remember.
+Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -172,15 +176,21 @@ def load_factory(arm: Arm) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
+def keys_not_taken(arm: Arm, keys: frozenset[str]) -> list[str]:
+    """Return which of an algorithm's arguments a user's factory does not take."""
+    parameters = inspect.signature(load_factory(arm)).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return []
+    return sorted(keys - parameters.keys())
+
+
 def check_keys_of_factory(arm: Arm, keys: frozenset[str]) -> None:
     """Check that a user's factory takes what a recipe hands it.
 
     :raises ValueError: naming the first key that it does not take
     """
-    parameters = inspect.signature(load_factory(arm)).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for key in sorted(keys - parameters.keys()):
+    for key in keys_not_taken(arm, keys):
+        parameters = inspect.signature(load_factory(arm)).parameters
         taken = sorted((parameters.keys() - {"env", "seed"}) | RUNNER_KEYS)
         raise ValueError(with_near_names(f"{arm.name} takes no {key!r} in a recipe", key, taken))
 

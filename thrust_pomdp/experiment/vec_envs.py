@@ -6,6 +6,7 @@ scale.
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -23,6 +24,9 @@ from thrust_pomdp.seeing import layer_of
 from thrust_pomdp.vec_making import layered, make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
 from thrust_pomdp.vec_privileged import VecPrivilegedInfo
+
+#: Steps that any evaluation episode may take; more where the whole training had more.
+_LONG_EPISODE = 100_000
 
 
 class VecScaleReward(VecEnvWrapper):
@@ -42,8 +46,42 @@ class VecScaleReward(VecEnvWrapper):
         return obs, rewards * np.float32(self.scale), dones, infos
 
 
-@layer_of.register
-def _unchanged(wrapper: VecScaleReward) -> None:
+class VecEndingEpisodes(VecEnvWrapper):
+    """Refuse to wait for ever: an evaluation is over when episodes are.
+
+    :param venv: the environments
+    :param most_steps: steps that an episode may take
+    """
+
+    def __init__(self, venv: VecEnv, most_steps: int) -> None:
+        super().__init__(venv)
+        self._most_steps = most_steps
+        self._lengths = np.zeros(venv.num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Reset the environments."""
+        self._lengths[:] = 0
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step the environments.
+
+        :raises ValueError: if an episode takes too long
+        """
+        obs, rewards, dones, infos = self.venv.step_wait()
+        self._lengths += 1
+        self._lengths[dones] = 0
+        if self._lengths.max() > self._most_steps:
+            raise ValueError(
+                f"an episode must end for an evaluation, one did not in {self._most_steps} steps: "
+                "give the environment a limit, such as --env-kwargs max_episode_steps:1000"
+            )
+        return obs, rewards, dones, infos
+
+
+@layer_of.register(VecScaleReward)
+@layer_of.register(VecEndingEpisodes)
+def _unchanged(wrapper: VecEnvWrapper) -> None:
     """Tell that observations stay as they are."""
 
 
@@ -69,7 +107,8 @@ def make_evaluation_env(
     :param seed: of the first, the others have the following ones
     :param trained: the normaliser of the training
     """
-    return as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+    venv = as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+    return VecEndingEpisodes(venv, max(spec.total_timesteps, _LONG_EPISODE))
 
 
 def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
@@ -103,7 +142,11 @@ def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
 def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> VecEnv:
     registration.register_envs()
     told = {EXPOSE_STATE: True} if expose_state else {}
-    return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs={**spec.env_kwargs, **told})
+    kwargs = {**spec.env_kwargs, **told}
+    with warnings.catch_warnings():
+        # SB3 asks every environment for pictures, whether it makes any or not.
+        warnings.filterwarnings("ignore", ".*initialised with render_mode", UserWarning)
+        return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=kwargs)
 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report.runs import (
     ARM_ORDER,
     CURVE_EPISODES,
@@ -134,7 +136,14 @@ def plot(results: Sequence[RunResult | Run], path: Path) -> None:
     """
     (contest,) = contests([Run.of(result) for result in results])
     bands = {arm: _band([run.curve for run in runs]) for arm, runs in contest.arms.items()}
-    _draw_curves(contest, WIDE, bands, "environment steps", steps).savefig(path)
+    write_whole(path, png(_draw_curves(contest, WIDE, bands, "environment steps", steps)))
+
+
+def png(figure: Figure) -> bytes:
+    """Return a picture as a PNG file; the same one makes the same file, byte for byte."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
 
 
 def can_normalize(contest: Contest) -> bool:
@@ -179,7 +188,7 @@ def _draw_curves(
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
     for arm, style in styles(list(bands)).items():
-        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 40))
+        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 39))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
     axes.xaxis.get_major_locator().set_params(nbins=8 if width > 6 else 4)
@@ -188,7 +197,8 @@ def _draw_curves(
     _draw_ladder(axes, contest.ladder)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside upper left", ncols=legend_columns,
-        frameon=False, fontsize=9, handlelength=2.2, borderaxespad=0.2, labelspacing=0.35,
+        frameon=False, fontsize=9 if legend_columns < 3 else 8.5, handlelength=2.2,
+        borderaxespad=0.2, labelspacing=0.35,
     )  # fmt: skip
     return figure
 
