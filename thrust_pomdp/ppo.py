@@ -289,15 +289,6 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 f"space {self.observation_space}, got {given!r}"
             )
 
-    def _sequences_per_minibatch(self) -> int:
-        """Return how many windows, or subsequences of windows, make a minibatch."""
-        if self.envs_per_minibatch is not None:
-            return self.envs_per_minibatch
-        length = self.sequence_length or self.n_steps
-        return sequences_per_minibatch(
-            self.batch_size, length, self.n_envs * (self.n_steps // length)
-        )
-
     def _warn_if_batch_size_is_not_served(self) -> None:
         if self.envs_per_minibatch is not None or self.batch_size is None:
             return
@@ -314,6 +305,15 @@ class RecurrentPPO(OnPolicyAlgorithm):
             f" are made of whole {unit}s, so {n_sequences} {unit}(s), "
             f"{n_sequences * length} steps, are used instead",
             stacklevel=5,  # the line that makes the model
+        )
+
+    def _sequences_per_minibatch(self) -> int:
+        """Return how many windows, or subsequences of windows, make a minibatch."""
+        if self.envs_per_minibatch is not None:
+            return self.envs_per_minibatch
+        length = self.sequence_length or self.n_steps
+        return sequences_per_minibatch(
+            self.batch_size, length, self.n_envs * (self.n_steps // length)
         )
 
     def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:

@@ -90,6 +90,47 @@ class TestBuffer:
         assert len(benchmark(window)) == 4
 
 
+CUTS = {
+    "whole windows": {},
+    **{f"{length}": {"sequence_length": length} for length in (16, 32, 64, 128)},
+    **{
+        f"{length}, burn-in {length // 2}": {"sequence_length": length, "burn_in": length // 2}
+        for length in (16, 32, 64)
+    },
+    **{
+        f"{length}, refreshed": {"sequence_length": length, "refresh_states": True}
+        for length in (16, 32, 64)
+    },
+}
+
+
+class TestSubsequences:
+    """An update on 16 environments x 128 steps, 4 epochs, 512 steps in a minibatch."""
+
+    @pytest.mark.benchmark(group="training on subsequences")
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_training_on_a_window(self, benchmark, cut):
+        model = RecurrentPPO(
+            "MlpLstmPolicy",
+            make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
+            n_steps=N_STEPS,
+            batch_size=4 * N_STEPS,
+            n_epochs=4,
+            learning_rate=0.0,
+            policy_kwargs={
+                "lstm_hidden_size": HIDDEN, "net_arch": [], "shared_lstm_critic_gradient": True,
+            },
+            device="cpu",
+            **CUTS[cut],
+        )  # fmt: skip
+        model.set_logger(configure(None, []))
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
 class TestEnvironments:
     @pytest.mark.benchmark(group="env step")
     @pytest.mark.parametrize("n_envs", [16, 64, 256])
@@ -110,7 +151,7 @@ class TestEnvironments:
         assert obs.shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int, **arguments) -> RecurrentPPO:
+def make_model(n_lstms: int) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
     model = RecurrentPPO(
         "MlpLstmPolicy",
@@ -121,7 +162,6 @@ def make_model(n_lstms: int, **arguments) -> RecurrentPPO:
         learning_rate=0.0,
         policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
         device="cpu",
-        **arguments,
     )
     model.set_logger(configure(None, []))
     return model
@@ -151,34 +191,6 @@ class TestAlgorithm:
     @pytest.mark.benchmark(group="window")
     def test_training_on_a_window(self, benchmark, n_lstms):
         model = make_model(n_lstms)
-        _, callback = model._setup_learn(10**9)
-        callback.on_training_start({}, {})
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
-        benchmark(model.train)
-        assert model._n_updates >= 4
-
-
-CUTS = {
-    "whole windows": {},
-    **{f"{length}": {"sequence_length": length} for length in (16, 32, 64, 128)},
-    **{
-        f"{length}, burn-in {length // 2}": {"sequence_length": length, "burn_in": length // 2}
-        for length in (16, 32, 64)
-    },
-    **{
-        f"{length}, refreshed": {"sequence_length": length, "refresh_states": True}
-        for length in (16, 32, 64)
-    },
-}
-
-
-class TestSubsequences:
-    """An update on 16 environments x 128 steps, 4 epochs, 512 steps in a minibatch."""
-
-    @pytest.mark.benchmark(group="training on subsequences")
-    @pytest.mark.parametrize("cut", CUTS)
-    def test_training_on_a_window(self, benchmark, cut):
-        model = make_model(1, **CUTS[cut])
         _, callback = model._setup_learn(10**9)
         callback.on_training_start({}, {})
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
