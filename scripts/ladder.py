@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from options import add_env_options, positive, seed
 
+from thrust_pomdp.experiment.commands.options import add_env_options, positive
+from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
 from thrust_pomdp.reference.figures import write_figures
 from thrust_pomdp.reference.playing import make_single

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
-from options import positive
 
+from thrust_pomdp.experiment.commands.options import positive
 from thrust_pomdp.reference import Rung, ladder
 from thrust_pomdp.reference.laws import Memoryless
 from thrust_pomdp.reference.playing import make_envs

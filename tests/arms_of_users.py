@@ -16,6 +16,12 @@ def dqn(env: VecEnv, seed: int) -> DQN:
     return DQN("MlpPolicy", env, seed=seed, device="cpu", learning_starts=100, buffer_size=1000)
 
 
+def takes_some(env: VecEnv, seed: int, n_steps: int = 5, policy_kwargs: Any = None) -> A2C:
+    return A2C(
+        "MlpPolicy", env, n_steps=n_steps, policy_kwargs=policy_kwargs, seed=seed, device="cpu"
+    )
+
+
 def failing(env: VecEnv, seed: int) -> A2C:
     raise RuntimeError("this arm cannot be made")
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from thrust_pomdp.experiment.engines import Finished
 
@@ -37,3 +41,20 @@ class Sleeps:
         report(1)
         time.sleep(600)
         return Finished(self.name, None, {})
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Tells what its process is like, and what a program draws there that seeds nothing."""
+
+    name: str
+
+    def do(self, report) -> Finished:
+        found = {
+            "loaded": "torch" in sys.modules,
+            "parent": os.getppid(),
+            "threads": os.environ["OMP_NUM_THREADS"],
+            "python": random.random(),
+            "numpy": np.random.random(),
+        }
+        return Finished(self.name, found, {})

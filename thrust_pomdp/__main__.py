@@ -12,6 +12,7 @@ from thrust_pomdp.experiment.names import with_near_names
 COMMANDS = {
     "compare": "train contestants on identical streams and show whether memory pays",
     "sweep": "models or trainings over a grid of environment parameters, as heat maps",
+    "report": "the page of finished comparisons again, of one environment or several",
     "tune": "look for a recipe that compare takes",
 }
 

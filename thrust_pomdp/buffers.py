@@ -90,12 +90,12 @@ class SequenceBatch(NamedTuple):
 
 
 def map_states(states: RNNStates, function: Callable[[th.Tensor], th.Tensor]) -> RNNStates:
-    """Apply ``function`` to each of the four state tensors."""
+    """Apply ``function`` to each state tensor of actor and critic."""
     pi, vf = states
-    mapped = (function(pi[0]), function(pi[1]))
+    mapped = tuple(function(part) for part in pi)
     if vf is pi:  # a critic without memory of its own
         return RNNStates(mapped, mapped)
-    return RNNStates(mapped, (function(vf[0]), function(vf[1])))
+    return RNNStates(mapped, tuple(function(part) for part in vf))
 
 
 class _SequenceStorage:
@@ -247,11 +247,8 @@ class _SequenceStorage:
             self._cut.keep(self.pos, states)
         if not self.record_states:
             return
-        named = zip(
-            ("hidden", "cell", "critic_hidden", "critic_cell"),
-            (*states.pi, *states.vf),
-            strict=True,
-        )
+        named = [*zip(("hidden", "cell"), states.pi, strict=False),
+                 *zip(("critic_hidden", "critic_cell"), states.vf, strict=False)]  # fmt: skip
         for name, tensor in named:
             if name not in self._recorded:
                 shape = (self.buffer_size, *tensor.shape)
@@ -264,8 +261,13 @@ class _SequenceStorage:
                 f"{name} is recorded on request only: make the buffer with record_states=True "
                 "(rollout_buffer_kwargs=dict(record_states=True))"
             )
-        if name not in self._recorded:
+        if not self._recorded:
             raise ValueError(f"{name} is empty: nothing has been added yet")
+        if name not in self._recorded:
+            raise ValueError(
+                f"{name} belongs to an LSTM: the state of a GRU or a plain RNN is "
+                f"{name.replace('cell', 'hidden')} alone"
+            )
         return self._recorded[name]
 
     @property

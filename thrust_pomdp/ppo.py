@@ -25,7 +25,7 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
    [unit/test_acting.py, TestForgottenState].
 10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
     numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
-11. Memory goes through ``torch.lstm_cell`` and ``torch.lstm`` directly: forward hooks on the LSTM
+11. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
     modules do not fire.
 """
 
@@ -48,6 +48,7 @@ from stable_baselines3.common.utils import FloatSchedule, explained_variance, ob
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_count, check_fraction, check_positive
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
@@ -60,6 +61,7 @@ from thrust_pomdp.checks import (
     check_finite_outputs,
     check_finite_step,
     check_policy_class,
+    check_privileged_keys,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -82,7 +84,7 @@ WINDOW_STATES = ("zero", "carry")
 
 
 class RecurrentPPO(OnPolicyAlgorithm):
-    """Proximal Policy Optimization (clip version) with an LSTM policy.
+    """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files. See
     the top of ``thrust_pomdp/ppo.py`` for the list of deliberate differences.
@@ -93,7 +95,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
     >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
     >>> model = model.learn(64)
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"`` or a
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``,
+        ``"AsymmetricLstmPolicy"`` (its critic sees more than its actor) or a
         :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy` subclass
     :param env: the environment, its id, or a VecEnv
     :param learning_rate: a number or a function of the remaining progress (1 to 0)
@@ -139,6 +142,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         "MlpLstmPolicy": MlpLstmPolicy,
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
     }
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
@@ -250,6 +254,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError("env must be given to make a new model, got None")
         if not isinstance(self.policy_kwargs, dict):
             raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
+        check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
         check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
         for name in ("n_steps", "n_epochs"):
             check_count(name, getattr(self, name))
@@ -584,6 +589,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"path must be a file saved by RecurrentPPO.save, got {path}"
             ) from error
+        except ValueError as error:
+            explain_missing_keys(error, path)
+            raise
 
     def learn(
         self: SelfRecurrentPPO,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import pickle
 import random
 import time
@@ -16,11 +17,12 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
-from thrust_pomdp.experiment import report, training
+from thrust_pomdp.experiment import report, training, vec_envs
 from thrust_pomdp.experiment.arms import ARMS, find_arm
 from thrust_pomdp.experiment.progress import undisturbed
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runs import curve_text
+from thrust_pomdp.experiment.stopwatch import Stopwatch
 from thrust_pomdp.experiment.training import (
     RunResult,
     RunSpec,
@@ -140,7 +142,7 @@ class TestEvaluations:
         assert steps == (128, 256)
         assert 0 < seconds[0] < seconds[1] <= result.seconds
         assert all(1 <= mean <= 500 for mean in deterministic + stochastic)
-        again = one._periodic()._evaluate()
+        again = one._periodic(Stopwatch())._evaluate()
         assert again[0] == deterministic[1]
 
     def test_their_time_is_none_of_the_training(self, monkeypatch):
@@ -151,6 +153,35 @@ class TestEvaluations:
         total = time.perf_counter() - started
         # Four pauses within the training and two after it.
         assert result.seconds < total - 2.9
+
+    def test_the_time_of_compiling_is_none_of_the_training(self):
+        event = pytest.importorskip("numba.core.event")
+        stopwatch = Stopwatch()
+        with stopwatch.running():
+            time.sleep(0.1)
+            with event.trigger_event("numba:compile"):
+                time.sleep(0.2)
+                with event.trigger_event("numba:compile"):  # of what the former calls
+                    time.sleep(0.2)
+            with stopwatch.paused(), event.trigger_event("numba:compile"):
+                time.sleep(0.2)  # is not taken off twice
+            shown = stopwatch.seconds
+        assert 0.1 <= shown < 0.2
+
+    def test_a_run_is_timed_by_it(self, monkeypatch):
+        event = pytest.importorskip("numba.core.event")
+        one = Training(small("mlp"))
+        train = one.model.train
+
+        def compiling():
+            with event.trigger_event("numba:compile"):
+                time.sleep(1.0)
+            train()
+
+        monkeypatch.setattr(one.model, "train", compiling)
+        start = time.perf_counter()
+        result = one.run()
+        assert result.seconds < time.perf_counter() - start - 1.9  # of two rollouts
 
     def test_no_generator_and_no_mode_is_disturbed(self):
         model = make_model(spec("mlp"), make_training_env(spec("mlp")))
@@ -190,8 +221,39 @@ class TestEvaluationEnvironments:
         np.testing.assert_array_equal(frozen.obs_rms.var, trained.obs_rms.var)
 
 
+class TestEvaluationsThatCannotBe:
+    ENV = "awkward_envs:Awkward-v0"
+
+    def test_episodes_that_never_end_are_refused_and_how_they_can_end_is_said(self, monkeypatch):
+        monkeypatch.setattr(vec_envs, "_LONG_EPISODE", 300)
+        one = small("mlp", self.ENV, env_kwargs={"length": None})
+        with pytest.raises(ValueError, match="one did not in 300 steps: give the environment a"):
+            run(one)
+        limited = {"length": None, "max_episode_steps": 20}
+        outcome = run(dataclasses.replace(one, env_kwargs=limited))
+        assert outcome.deterministic == [20.0, 20.0]
+
+    def test_many_episodes_may_take_longer_than_one_may(self, monkeypatch):
+        monkeypatch.setattr(vec_envs, "_LONG_EPISODE", 0)
+        one = small("mlp")  # of 256 steps in all
+        env = make_evaluation_env(one, 2, 0, None)
+        env.reset()
+        for _ in range(600):
+            env.step(np.zeros(2, dtype=int))  # falls after about 10
+
+    @pytest.mark.filterwarnings("ignore:.*The reward is a NaN value:UserWarning")
+    def test_returns_that_are_no_numbers_are_refused(self):
+        recipe = {"n_timesteps": 50, "n_envs": 1, "normalize": False}
+        one = RunSpec("arms_of_users:dqn", self.ENV, 0, {"reward": math.nan}, None, 1, 1,
+                      hyperparams=recipe)  # fmt: skip
+        with pytest.raises(ValueError, match="returns of evaluation episodes must be finite"):
+            run(one)
+
+
 class TestFiles:
-    @pytest.mark.parametrize("arm", ["lstm-prev-action", "frame-stack"])
+    @pytest.mark.parametrize(
+        "arm", ["lstm-prev-action", "lstm-prev-action-privileged", "frame-stack"]
+    )
     def test_a_model_comes_back_from_its_files_and_plays_the_same(self, tmp_path, arm):
         one = Training(small(arm))
         result = one.run()
@@ -243,7 +305,6 @@ class TestProvenance:
 class TestAnyEnvironment:
     """What the runner must take besides its own environments."""
 
-    @pytest.mark.filterwarnings("ignore:.*initialised with render_mode:UserWarning")
     @pytest.mark.parametrize("arm", ["lstm", "mlp-prev-action", "sb3-contrib"])
     @pytest.mark.parametrize(
         ("env_id", "env_kwargs"),
@@ -307,7 +368,7 @@ class TestReport:
         figures = []
         savefig = Figure.savefig
         monkeypatch.setattr(
-            Figure, "savefig", lambda self, path: (figures.append(self), savefig(self, path))
+            Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))
         )
         report.plot(self.RESULTS, tmp_path / "curves.png")
         assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

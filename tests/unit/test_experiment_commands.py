@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_experiment_runner import InstantEngine
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment.commands import compare, options
+from thrust_pomdp.experiment.engines import Failed
 from thrust_pomdp.experiment.recipes import matched_recipe_for, recipe_for
+from thrust_pomdp.experiment.report.rule import MIN_RUNS, RULE
 
 ROOT = Path(__file__).parents[2]
 FLICKERING = "FlickeringCartPole-v0"
@@ -40,6 +45,7 @@ class TestBadInput:
         ("arguments", "message"),
         [
             ("--env FlickeringCartpole-v0", "Did you mean: `FlickeringCartPole`"),
+            ("--env Recall-v0", "registers it, name that: MODULE:Recall-v0"),
             ("--env no_such_module:Env-v0", "env no_such_module:Env-v0: No module named"),
             ("--env-kwargs flicker_prob:1.5", "flicker_prob must be a probability"),
             ("--env-kwargs flicker_probability:.5", "unexpected keyword argument"),
@@ -55,6 +61,17 @@ class TestBadInput:
             ("--hyperparams n_step:8", "did you mean n_steps"),
             ("--hyperparams gru.n_steps:8", "is of arm 'gru', which is none of lstm, mlp"),
             ("--hyperparams window_state:carry", "lstm.window_state changes it for lstm alone"),
+            (
+                "--hyperparams env_wrapper:x.Y",
+                "'env_wrapper' is no key of a recipe: what it changes",
+            ),
+            ("--hyperparams env_kwargs:x", "same for every arm: --env-kwargs"),
+            ("--hyperparams callback:x", "'callback' is no key of a recipe: the runner does that"),
+            ("--margin -1", "--margin: must be at least 0, got -1"),
+            ("--solved nan", "--solved: must be a number, got 'nan'"),
+            ("--memoryless mlp", "for arms of your own among lstm, mlp, got mlp"),
+            ("--with-memory mine:make", "for arms of your own among lstm, mlp, got mine:make"),
+            ("--memoryless a:b --with-memory a:b", "a:b cannot be --memoryless and --with-memory"),
             ("--matched --recipe x.yml", "--matched and --recipe exclude each other"),
             ("--recipe nowhere.yml", "No such file or directory: 'nowhere.yml'"),
             ("--engine spark", "invalid choice: 'spark'"),
@@ -91,6 +108,92 @@ class TestBadInput:
         assert "compare " in capsys.readouterr().out
 
 
+class TestRunning:
+    """What the command says and how it ends, on results that took no time."""
+
+    @pytest.fixture(autouse=True)
+    def instant(self, monkeypatch):
+        self.engine = InstantEngine()
+        monkeypatch.setattr(options, "make_engine", lambda args: self.engine)
+
+    def call(self, out: Path, *arguments: str) -> int:
+        return program.main(["compare", "--out", str(out), *arguments])
+
+    @pytest.fixture
+    def pages(self, monkeypatch) -> list:
+        """What would be made pages of."""
+        found = []
+        monkeypatch.setattr(compare, "write_report", lambda *given: found.append(given))
+        return found
+
+    def test_the_rule_is_told_before_the_runs(self, tmp_path, capsys, pages):
+        assert self.call(tmp_path, "--seeds", str(MIN_RUNS)) == 0
+        told = capsys.readouterr().out.partition("lstm-seed0")[0]
+        said = " ".join(told.split())
+        assert f"{FLICKERING}: 2 arms, {MIN_RUNS} seeds each" in said
+        for number, paragraph in enumerate(RULE, start=1):
+            assert f"{number}. {paragraph}" in said
+        assert len(pages) == 1
+
+    def test_too_few_seeds_for_a_verdict_are_told_before_the_runs(self, tmp_path, capsys, pages):
+        assert self.call(tmp_path) == 0
+        told = capsys.readouterr().out.partition("lstm-seed0")[0]
+        assert "There will be no verdict: the rule asks for 5 seeds of an arm." in told
+
+    def test_a_page_that_cannot_be_written_costs_no_result(self, tmp_path, capsys, monkeypatch):
+        replace = os.replace
+
+        def full(source, target):
+            if Path(target).name == "scores.png":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            replace(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", full)
+            assert self.call(tmp_path) == 1
+        err = capsys.readouterr().err
+        assert f"compare: all results are saved in {tmp_path / 'runs'}, but their page" in err
+        assert (
+            f"No space left on device. Once it can: python -m thrust_pomdp report {tmp_path}\n"
+            in err
+        )
+        assert not list(tmp_path.rglob("*.unfinished"))
+        assert not (tmp_path / "scores.png").exists()
+        assert program.main(["report", str(tmp_path)]) == 0
+        assert "(2 runs, " in capsys.readouterr().out
+        assert (tmp_path / "report.html").exists()
+
+    def test_ctrl_c_outside_the_runs_leaves_without_a_traceback(
+        self, tmp_path, capsys, monkeypatch
+    ):
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(options, "check_env", interrupted)
+        assert self.call(tmp_path) == 130
+        assert capsys.readouterr().err == "compare: interrupted\n"
+
+    @pytest.mark.parametrize(
+        ("flag", "memory"), [("--memoryless", "none"), ("--with-memory", "recurrent")]
+    )
+    def test_an_arm_of_ones_own_takes_part_once_its_memory_is_known(
+        self, tmp_path, capsys, pages, flag, memory
+    ):
+        arguments = ["--arms", "lstm", "arms_of_users:a2c", "--seeds", str(MIN_RUNS)]
+        assert self.call(tmp_path, *arguments) == 0
+        out = capsys.readouterr().out
+        assert "arms_of_users:a2c takes no part in the verdict unless --memoryless or" in out
+        assert self.call(tmp_path, *arguments, flag, "arms_of_users:a2c") == 0
+        assert "takes no part" not in capsys.readouterr().out
+        assert [page[2] for page in pages] == [{}, {"arms_of_users:a2c": memory}]
+
+    def test_an_arm_of_ones_own_that_failed_keeps_nobody_from_the_page(self, tmp_path, capsys):
+        arm = "arms_of_users:failing"
+        self.engine.of_arm[arm] = Failed("arms_of_users.failing-seed0", "RuntimeError: no\n")
+        assert self.call(tmp_path, "--arms", "lstm", arm, "--memoryless", arm) == 1
+        assert "Written: " in capsys.readouterr().out
+
+
 class TestSpecs:
     def test_seed_by_seed_with_each_arms_own_recipe(self):
         made = specs("--arms", "lstm", "mlp", "--seeds", "2", "--n-timesteps", "2e3")
@@ -113,6 +216,31 @@ class TestSpecs:
         for one in specs("--matched", "--hyperparams", "n_epochs:3"):
             wanted = {**matched_recipe_for(one.arm, FLICKERING).as_mapping(), "n_epochs": 3}
             assert one.recipe.as_mapping() == wanted
+
+    def test_matched_gives_an_arm_of_ones_own_what_its_factory_takes(self, capsys):
+        arms = ["arms_of_users:a2c", "arms_of_users:dqn", "arms_of_users:takes_some"]
+        shared = matched_recipe_for("mlp", FLICKERING).as_mapping()
+        every, none, some = specs(
+            "--arms", *arms, "--matched", "--memoryless", *arms
+        )  # fmt: skip
+        assert {**every.recipe.as_mapping()} == shared
+        assert none.recipe.hyperparameters == {}
+        assert none.recipe.normalize == shared["normalize"]
+        assert some.recipe.hyperparameters == {
+            key: shared[key] for key in ("n_steps", "policy_kwargs")
+        }
+        (recurrent,) = specs("--arms", arms[2], "--matched", "--with-memory", arms[2])
+        network = matched_recipe_for("lstm", FLICKERING).hyperparameters["policy_kwargs"]
+        assert recurrent.recipe.hyperparameters["policy_kwargs"] == network
+        (unknown,) = specs("--arms", arms[2], "--matched")
+        assert unknown.recipe.hyperparameters.keys() == {"n_steps"}
+        args = compare.parser().parse_args(["--arms", "mlp", *arms, "--matched", "--out", "x"])
+        lines = options.unmatched(args)
+        assert len(lines) == 2
+        assert lines[1] == (
+            "arms_of_users:takes_some takes no batch_size, ent_coef, gae_lambda, gamma, "
+            "learning_rate, n_epochs: it is matched in the rest only."
+        )
 
     def test_a_file_of_recipes_replaces_those_it_has(self, tmp_path):
         (tmp_path / "mine.yml").write_text("lstm: {default: {n_timesteps: 7, n_steps: 8}}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import multiprocessing
 import os
@@ -12,11 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
-from tasks import Sleeps
+from tasks import Draws, Sleeps
 
 from thrust_pomdp.experiment import folder as folders
 from thrust_pomdp.experiment import runner as runners
@@ -31,6 +31,7 @@ from thrust_pomdp.experiment.engines import (
 )
 from thrust_pomdp.experiment.folder import ComparisonFolder
 from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.report import RULE
 from thrust_pomdp.experiment.runner import Runner, load_result, save_result
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
@@ -107,6 +108,41 @@ class TestFinishedRuns:
         run([spec()], tmp_path)
         assert written[-1] == "lstm-seed0.json"
 
+    def test_a_file_is_on_the_disk_before_it_has_its_name(self, tmp_path, monkeypatch):
+        """A power cut must not leave a name without its content."""
+        done = []
+        sync, replace = os.fsync, os.replace
+
+        def synced(descriptor):
+            done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            sync(descriptor)
+
+        def replaced(source, target):
+            done.append(str(target))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "replace", replaced)
+        folders.write_whole(tmp_path / "one.json", b"content")
+        assert done[0].startswith(str(tmp_path / "one.json."))
+        assert done[1:] == [str(tmp_path / "one.json"), str(tmp_path)]
+
+    def test_the_rule_of_the_verdict_is_there_before_them_and_stays(self, tmp_path):
+        marker = tmp_path / "comparison.json"
+
+        class Looks(InstantEngine):
+            def run(self, tasks):
+                assert json.loads(marker.read_text())["rule"] == list(RULE)
+                yield from super().run(tasks)
+
+        Runner([spec()], tmp_path, engine=Looks()).run()
+        content = json.loads(marker.read_text())
+        marker.write_text(json.dumps({**content, "rule": ["that of an earlier version"]}))
+        run([spec("mlp")], tmp_path)
+        content = json.loads(marker.read_text())
+        assert content["rule"] == ["that of an earlier version"]
+        assert content["settings"]["recipes"].keys() == {"lstm", "mlp"}
+
     def test_leftovers_of_a_killed_writer_are_cleared_away(self, tmp_path):
         run([spec()], tmp_path)
         (tmp_path / "runs" / "mlp-seed0.json.x.unfinished").write_text("half")
@@ -147,6 +183,14 @@ class TestFailedRuns:
         assert runner.failed() == ["mlp-seed0"]
         assert (tmp_path / "runs" / "mlp-seed0.error.txt").read_text() == self.FAILED.reason
         assert "mlp-seed0: failed (ValueError: no such thing), see" in capsys.readouterr().out
+
+    def test_the_line_says_what_happened_and_not_how_its_message_ends(self, tmp_path, capsys):
+        reason = (
+            'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f(\n    ^^^^\n'
+            "ValueError: got invalid values:\n  tensor([[nan, nan],\n        [nan, nan]])\n"
+        )
+        run([spec("mlp")], tmp_path, mlp=Failed("mlp-seed0", reason))
+        assert "mlp-seed0: failed (ValueError: got invalid values:), see" in capsys.readouterr().out
 
     def test_are_tried_again_the_next_time(self, tmp_path):
         run([spec("mlp")], tmp_path, mlp=self.FAILED)
@@ -213,6 +257,31 @@ class TestNoRoomOnTheDisk:
         monkeypatch.setattr(ComparisonFolder, "write_error", failing)
         run([spec("mlp")], tmp_path, mlp=TestFailedRuns.FAILED)
         assert "Traceback ...\nValueError: no such thing" in capsys.readouterr().out
+
+
+class TestNobodyListens:
+    """Output that cannot be written ends no training."""
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EPIPE])
+    def test_all_runs_are_done_and_kept(self, tmp_path, monkeypatch, code):
+        class Deaf(io.StringIO):
+            def write(self, text):
+                raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr("sys.stdout", Deaf())
+        specs = [spec(), spec("mlp")]
+        for _ in range(2):  # the second time it says that they were finished before
+            assert len(run(specs, tmp_path, mlp=TestFailedRuns.FAILED)[0]) == 1
+
+    def test_a_reader_that_has_left_is_told_nothing_more(self):
+        code = "from thrust_pomdp.experiment.output import say\nfor _ in range(9): say('x' * 9999)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.stderr.close()
+        assert process.wait() == 0
 
 
 class TestWhoseFolder:
@@ -330,23 +399,49 @@ class TestLocalEngine:
         events.close()
         assert worker.exitcode == -signal.SIGTERM
 
+    def test_workers_share_what_they_load_and_no_random_numbers(self, tmp_path):
+        """Loading torch takes longer than many a run; copies of a process are alike in all."""
+        engine = LocalEngine(2)
+        engine.prepare()
+        outcomes = [e for e in engine.run([Draws("one"), Draws("two")]) if isinstance(e, Finished)]
+        first, second = (outcome.result for outcome in outcomes)
+        assert first["python"] != second["python"]
+        assert first["numpy"] != second["numpy"]
+        assert first["threads"] == second["threads"] == "1"
+        if sys.platform == "linux":
+            assert first["loaded"]
+            assert first["parent"] == second["parent"] != os.getpid()
+
+    def test_where_copying_is_not_safe_each_process_starts_anew(self, monkeypatch):
+        monkeypatch.setattr("sys.platform", "darwin")
+        engine = LocalEngine(1)
+        monkeypatch.undo()
+        engine.prepare()
+        (outcome,) = [e for e in engine.run([Draws("one")]) if isinstance(e, Finished)]
+        assert outcome.result["parent"] == os.getpid()
+        assert outcome.result["threads"] == "1"
+
     def test_needs_a_process(self):
         with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
             LocalEngine(0)
 
 
-def children(process: int) -> list[int]:
-    """Return the spawned workers of a process (Linux), in order of their start."""
+def children(process: int, command: bytes) -> list[int]:
+    """Return the children of a process whose command contains something (Linux)."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in (task / "children").read_text().split():
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-            if b"spawn_main" in command:
+            if command in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(int(child))
-    return sorted(found)
+    return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
+def workers(process: int) -> list[int]:
+    """Return the workers of a process: copies of one that has loaded what they need (Linux)."""
+    (server,) = children(process, b"multiprocessing.forkserver") or [None]
+    return [] if server is None else children(server, b"multiprocessing.forkserver")
+
+
 def interrupt_by_another_thread() -> None:
     def interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of this thread alone
@@ -368,7 +463,8 @@ class TestInterruptedWhileAWorkerStarts:
     )
     def test_the_worker_is_ended_and_the_interrupt_raised(self, monkeypatch, interrupt, first):
         processes = []
-        start = SpawnProcess.start
+        kind = type(LocalEngine(1)._context).Process
+        start = kind.start
 
         def interrupted(process):
             processes.append(process)
@@ -378,7 +474,7 @@ class TestInterruptedWhileAWorkerStarts:
             if not first:
                 interrupt()
 
-        monkeypatch.setattr(SpawnProcess, "start", interrupted)
+        monkeypatch.setattr(kind, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(LocalEngine(1).run([Sleeps("one")]))
         (worker,) = processes
@@ -393,6 +489,7 @@ class TestInterruptedWhileAWorkerStarts:
         assert after == before
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
 class TestKilled:
     """`kill -9` at any moment, and started again."""
 
@@ -426,7 +523,7 @@ class TestKilled:
         )
         while "Progress" not in process.stdout.readline():
             assert process.poll() is None
-        (worker,) = children(process.pid)
+        (worker,) = workers(process.pid)
         process.kill()
         process.wait()
         process.stdout.close()
@@ -436,8 +533,8 @@ class TestKilled:
         process = self.start(tmp_path)
         first = tmp_path / "runs" / "mlp-seed0.json"
         self.wait_for(first.exists)
-        self.wait_for(lambda: children(process.pid))
-        (worker,) = children(process.pid)
+        self.wait_for(lambda: workers(process.pid))
+        (worker,) = workers(process.pid)
         process.kill()
         process.communicate()
         self.wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=60)
@@ -446,7 +543,7 @@ class TestKilled:
         # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
         process = self.start(tmp_path)
         assert "mlp-seed0: finished before" in process.stdout.readline()
-        self.wait_for(lambda: children(process.pid))
+        self.wait_for(lambda: workers(process.pid))
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=240)
         assert process.returncode == 1, err

@@ -12,6 +12,7 @@ import pytest
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment import sweeps
+from thrust_pomdp.experiment.commands import sweep
 from thrust_pomdp.experiment.folder import ComparisonFolder
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.sweeps import Cell
@@ -89,7 +90,7 @@ class TestHeatMap:
         figures = []
         savefig = Figure.savefig
         monkeypatch.setattr(
-            Figure, "savefig", lambda self, path: (figures.append(self), savefig(self, path))
+            Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))
         )
         return figures
 
@@ -106,11 +107,14 @@ class TestHeatMap:
         assert [text.get_text() for text in first.get_xticklabels()] == ["None", "2"]
         (frame,) = first.patches
         assert frame.get_xy() == (-0.5, -0.5)
+        title = figure[0].get_suptitle()
+        assert title.startswith("here, most likely actions, mean of 2 runs\nframed: where they")
 
     def test_nothing_at_all_can_be_drawn(self, figure, tmp_path):
         cells = [Cell("mlp", 0, {"p": 1}, math.nan, math.nan)]
         sweeps.heat_map(cells, {"p": [1]}, "sampled", "here", tmp_path / "map.png", {"p": 2})
         assert not figure[0].axes[0].patches
+        assert figure[0].get_suptitle() == "here, sampled actions, 1 run"
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +162,19 @@ class TestEvaluation:
         assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 2
         assert "was made with grid=" in capsys.readouterr().err
 
+    def test_an_environment_of_another_module(self, tmp_path):
+        env_id = "awkward_envs:Awkward-v0"
+        recipe = {"n_timesteps": 64, "n_envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1}
+        spec = RunSpec("mlp", env_id, 0, {"length": 3}, None, 2, 2, hyperparams=recipe)
+        folder, training = ComparisonFolder(tmp_path / "there"), Training(spec)
+        with folder.opened([spec]):
+            folder.write(spec.name, training.run(), training.files())
+        found = tmp_path / "found"
+        assert self.call((tmp_path / "there",), found, "length:3,4") == 0
+        rows = read(found / "sweep.csv")
+        assert sweep._trained_at(spec) == {"length": 3, "reward": 1.0}
+        assert [(row["length"], row["sampled"]) for row in rows] == [("3", "3.00"), ("4", "4.00")]
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -201,7 +218,14 @@ class TestTraining:
         result = ComparisonFolder(tmp_path).load(engine.done[0])
         assert result.spec["env_kwargs"] == {"flicker_prob": 0.25, "burst_len": 1.5}
         rows = read(tmp_path / "sweep.csv")
+        (tmp_path / "sweep.csv").unlink()
         assert len(rows) == 2 * 2 * 4
         assert [row["most_likely"] for row in rows[:4]] == ["302.00", "302.00", "", "302.00"]
+        with monkeypatch.context() as full:
+            full.setattr(sweeps, "write_csv", lambda *given: os.rename("/nowhere", "/here"))
+            assert program.main(arguments) == 1
+        err = capsys.readouterr().err
+        assert f"all results are saved in {tmp_path / 'runs'}, but sweep.csv cannot be" in err
         assert program.main(arguments) == 0
+        assert (tmp_path / "sweep.csv").exists()
         assert len(engine.done) == 12

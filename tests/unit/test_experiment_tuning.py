@@ -5,15 +5,20 @@ pip install -e '.[tune]' && pytest -m external tests/unit/test_experiment_tuning
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from thrust_pomdp.experiment.arms import ARMS
+from thrust_pomdp import __main__ as program
+from thrust_pomdp.experiment.arms import ARMS, find_arm
+from thrust_pomdp.experiment.commands import options
 from thrust_pomdp.experiment.recipes import Recipe, read_recipes, recipe_for
-from thrust_pomdp.experiment.tuning import FIRST_SEED, suggest
+from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.experiment.tuning import FIRST_SEED, Range, Study, read_space, suggest
 
 ROOT = Path(__file__).parents[2]
 FLICKERING = "FlickeringCartPole-v0"
@@ -44,19 +49,67 @@ def test_every_arm_has_a_space_of_recipes_whose_files_the_runner_takes(arm, tria
     )
 
 
+class TestSpacesOfOnesOwn:
+    ARM = find_arm("arms_of_users:takes_some")
+
+    def read(self, tmp_path, text: str):
+        (tmp_path / "space.yml").write_text(text)
+        return read_space(tmp_path / "space.yml", self.ARM, recipe_for(self.ARM.name, FLICKERING))
+
+    def test_recipes_are_chosen_from_them(self, tmp_path):
+        space = self.read(
+            tmp_path,
+            "reward_scale: {low: 1e-3, high: 1, log: true}\nn_steps: [5, 20]\n"
+            "policy_kwargs: [null, {net_arch: [64]}]",
+        )
+        assert space["reward_scale"] == Range(0.001, 1.0, log=True)
+        spec = RunSpec(self.ARM.name, FLICKERING, 0, n_timesteps=100)
+        recipe = Study(tmp_path / "x.db", spec, 1, space).suggest(LastChoices())
+        assert recipe.reward_scale == 0.001
+        assert recipe.hyperparameters == {"n_steps": 20, "policy_kwargs": {"net_arch": [64]}}
+        assert recipe.n_timesteps == 100
+        assert pickle.loads(pickle.dumps(space)) == space
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("n_stepz: [1]", "takes no 'n_stepz' in a recipe: did you mean n_steps"),
+            ("n_envs: [0]", "n_envs must be at least 1, got 0"),
+            ("n_steps: 3", "n_steps must be a list of values, or low, high"),
+            ("n_steps: []", "n_steps must be a list of values, or low, high"),
+            ("reward_scale: {low: 1, high: 1}", "with low < high"),
+            ("reward_scale: {low: 0, high: 1, log: true}", "above 0 for log"),
+            ("reward_scale: {least: 0}", "must be a list of values"),
+            ("[1]", "must map keys of a recipe to lists of values or ranges"),
+            ("", "must map keys of a recipe to lists of values or ranges"),
+            ("{", "is no YAML"),
+        ],
+    )
+    def test_what_cannot_be_is_told(self, tmp_path, text, message):
+        with pytest.raises(ValueError, match=message):
+            self.read(tmp_path, text)
+
+    def test_an_arm_of_ones_own_needs_one(self, capsys, monkeypatch):
+        monkeypatch.setattr(options, "check_extra", lambda *names: None)
+        arguments = ["tune", "--arm", self.ARM.name, "--out", "nowhere.yml"]
+        assert program.main(arguments) == 2
+        assert "only you know what to choose from: --space FILE.yml" in capsys.readouterr().err
+
+
 def test_no_stream_of_a_comparison_is_used():
     assert FIRST_SEED > 100
 
 
 @pytest.mark.external
 class TestOptuna:
-    def start(self, out: Path, trials: int, *more: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "thrust_pomdp", "tune", "--arm", "mlp", "--trials",
+    def start(self, out: Path, trials: int, *more: str, arm: str = "mlp") -> subprocess.Popen:
+        command = [sys.executable, "-m", "thrust_pomdp", "tune", "--arm", arm, "--trials",
                    str(trials), "--n-timesteps", "2048", "--evaluations", "2", "--jobs", "1",
                    "--out", str(out), *more]  # fmt: skip
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+        )  # fmt: skip
 
     def finish(self, process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
         out, err = process.communicate(timeout=300)
@@ -81,3 +134,16 @@ class TestOptuna:
         assert f"{best:.1f}, on streams" in path.read_text()
         _, err = self.finish(self.start(path, 7, "--seeds", "2"), code=2)
         assert "was made with seeds=1, not 2: choose another file" in err
+
+    def test_an_arm_of_ones_own_is_tuned_in_its_own_space(self, tmp_path):
+        pytest.importorskip("optuna")
+        arm, path = "arms_of_users:takes_some", tmp_path / "recipe.yml"
+        (tmp_path / "space.yml").write_text("policy_kwargs: [{net_arch: [8]}]\nn_envs: [2, 4]")
+        space = ("--space", str(tmp_path / "space.yml"))
+        self.finish(self.start(path, 2, *space, arm=arm))
+        recipe = read_recipes(path, [arm], FLICKERING)[arm]
+        assert recipe.hyperparameters == {"policy_kwargs": {"net_arch": [8]}}
+        assert recipe.n_envs in (2, 4)
+        (tmp_path / "space.yml").write_text("n_envs: [2]")
+        _, err = self.finish(self.start(path, 2, *space, arm=arm), code=2)
+        assert "was made with space=" in err

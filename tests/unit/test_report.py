@@ -109,15 +109,15 @@ class TestReading:
         with pytest.raises(ValueError, match=r"got lstm-seed0 in .*a/runs/.* and .*b/runs/"):
             write_report([tmp_path / "a", tmp_path / "b"], tmp_path)
 
-    def test_a_failed_run_tells_the_last_line_of_its_traceback(self, tmp_path):
+    def test_a_failed_run_tells_what_happened(self, tmp_path):
         write(tmp_path, [result("lstm", 1)])
-        write_failure(tmp_path, "lstm-seed0", "ValueError: too\nMemoryError: much\n")
+        write_failure(tmp_path, "lstm-seed0", "MemoryError: much\nof a message\n")
         write_failure(tmp_path, "lstm-seed1", "RuntimeError: of an earlier try")
         (tmp_path / "runs" / "mlp-seed0.error.txt").write_text("")
         _, failures = read_folder(tmp_path)
         assert failures == [
             Failure("lstm-seed0", "MemoryError: much"),
-            Failure("mlp-seed0", "no traceback was left"),
+            Failure("mlp-seed0", "no reason was left"),
         ]
 
     @pytest.mark.parametrize(
@@ -203,6 +203,14 @@ class TestScores:
             "mine:c": "unknown", "mine:d": "none",
         }  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("env_id", "threshold"),
+        [("awkward_envs:Awkward-v0", 4.5), ("awkward_envs:No-v0", None), ("no_module:X-v0", None)],
+    )
+    def test_what_counts_as_solved_is_as_registered_by_its_module(self, env_id, threshold):
+        found = contest([result(env_id=env_id)])
+        assert found.reward_threshold == threshold
+
     def test_memory_of_an_arm_that_did_not_run_is_refused(self):
         with pytest.raises(ValueError, match=r"arms that ran \(lstm\), got 'lstn'"):
             contest([result()], memory={"lstn": "none"})
@@ -217,6 +225,17 @@ class TestVerdict:
         assert found.sentence.startswith("Memory is needed: LSTM (RecurrentPPO) reaches 480.0 [")
         assert "without memory: memoryless (SB3 PPO) 170.0 [" in found.sentence
         assert "the best memoryless controller found 199.6" in found.sentence
+
+    def test_arms_that_do_it_with_less_memory_are_named(self):
+        one_bit = "previous action only, one bit of memory 430.0 [429.0, 431.0]."
+        scores = {"lstm": around(480), "mlp": around(170), "mlp-prev-action": around(430)}
+        found = verdict({**scores, "frame-stack": around(220), "sb3-contrib": around(470)})
+        assert found.outcome == "needed"
+        assert found.sentence.endswith(f" Less memory does it too: {one_bit}")
+        found = verdict({**scores, "mlp": around(262), "frame-stack": around(490)})
+        assert found.outcome == "helps"  # the best arm has less memory than the LSTM
+        assert found.sentence.endswith(f" Less memory does it too: {one_bit}")
+        assert "Less" not in verdict({"mlp": around(170), "mlp-prev-action": around(430)}).sentence
 
     def test_helps_where_the_bar_is_not_surely_met(self):
         found = verdict({"lstm": around(255), "mlp": around(170)})
@@ -425,6 +444,13 @@ class TestFigures:
             assert styles["lstm"].colour == "#0072B2"
             assert styles["mlp"].colour == "#D55E00"
             assert styles["mine:a"].colour == "#000000"
+
+    def test_a_privileged_arm_has_the_colour_of_the_arm_it_is_compared_with(self):
+        base, privileged = figures.styles(
+            ["lstm-prev-action", "lstm-prev-action-privileged"]
+        ).values()
+        assert base.colour == privileged.colour
+        assert base.dashes != privileged.dashes
 
     def test_no_two_of_twenty_arms_look_the_same(self):
         styles = figures.styles([f"mine:{number}" for number in range(20)])

@@ -19,10 +19,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import gymnasium as gym
 from gymnasium import spaces
 
 from thrust_pomdp.experiment.names import with_near_names
@@ -52,6 +53,10 @@ _ACTIONS: tuple[type[spaces.Space[Any]], ...] = (
 )  # fmt: skip
 
 
+#: What an arm can remember.
+Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "unknown"]
+
+
 @dataclass(frozen=True)
 class Arm:
     """A contestant.
@@ -62,6 +67,7 @@ class Arm:
     :param recurrent: whether its policies are the LSTM ones
     :param previous_action: whether it sees its last action; then it is not memoryless
     :param stacks_frames: whether it sees several frames at once
+    :param privileged: whether its critic sees the true state, in training only
     :param keys: hyperparameters it takes; None if only its factory knows
     :param needs: a package beyond the dependencies
     :param actions: action spaces that its algorithm is right for
@@ -73,6 +79,7 @@ class Arm:
     recurrent: bool = False
     previous_action: bool = False
     stacks_frames: bool = False
+    privileged: bool = False
     keys: frozenset[str] | None = PPO_KEYS
     needs: str | None = None
     actions: tuple[type[spaces.Space[Any]], ...] = _ACTIONS
@@ -107,6 +114,8 @@ ARMS: dict[str, Arm] = {
         Arm("lstm", "LSTM (RecurrentPPO)", _OURS, recurrent=True, keys=_RECURRENT_KEYS),
         Arm("lstm-prev-action", "LSTM and previous action", _OURS, recurrent=True,
             previous_action=True, keys=_RECURRENT_KEYS),
+        Arm("lstm-prev-action-privileged", "LSTM, previous action, critic sees the state", _OURS,
+            recurrent=True, previous_action=True, privileged=True, keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only, one bit of memory", _PPO,
             previous_action=True),
@@ -115,6 +124,9 @@ ARMS: dict[str, Arm] = {
             needs="sb3-contrib", actions=_ACTIONS[:3]),  # it crashes on MultiBinary
     )
 }  # fmt: skip
+
+#: Argument with which environments tell their true state, ``info["state"]``.
+EXPOSE_STATE = "expose_state"
 
 #: What the arms are called in tables and plots.
 ARM_LABELS = {name: arm.label for name, arm in ARMS.items()}
@@ -164,15 +176,21 @@ def load_factory(arm: Arm) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
+def keys_not_taken(arm: Arm, keys: frozenset[str]) -> list[str]:
+    """Return which of an algorithm's arguments a user's factory does not take."""
+    parameters = inspect.signature(load_factory(arm)).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return []
+    return sorted(keys - parameters.keys())
+
+
 def check_keys_of_factory(arm: Arm, keys: frozenset[str]) -> None:
     """Check that a user's factory takes what a recipe hands it.
 
     :raises ValueError: naming the first key that it does not take
     """
-    parameters = inspect.signature(load_factory(arm)).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for key in sorted(keys - parameters.keys()):
+    for key in keys_not_taken(arm, keys):
+        parameters = inspect.signature(load_factory(arm)).parameters
         taken = sorted((parameters.keys() - {"env", "seed"}) | RUNNER_KEYS)
         raise ValueError(with_near_names(f"{arm.name} takes no {key!r} in a recipe", key, taken))
 
@@ -196,6 +214,20 @@ def check_spaces(arm: Arm, observation: spaces.Space[Any], action: spaces.Space[
                                "with gymnasium.wrappers.FlattenObservation")  # fmt: skip
         if arm.stacks_frames and not isinstance(part, spaces.Box):
             raise _cannot_take(arm, f"only Box observations can be stacked, it has {part}")
+
+
+def check_tells_state(arm: Arm, env_id: str, env_kwargs: Mapping[str, Any]) -> None:
+    """Check that an environment can tell a privileged critic its state; others need not.
+
+    :raises ValueError: with the reason
+    """
+    if not arm.privileged:
+        return
+    try:
+        gym.make(env_id, **{EXPOSE_STATE: True, **env_kwargs}).close()
+    except TypeError as error:
+        raise _cannot_take(arm, "its critic sees info['state'], which the environment does not "
+                           f"tell: it takes no argument {EXPOSE_STATE}") from error  # fmt: skip
 
 
 def _cannot_take(arm: Arm, reason: str) -> ValueError:

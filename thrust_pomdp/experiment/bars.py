@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thrust_pomdp.experiment.engines import IDLE_SECONDS, Event, Progress, Started
+from thrust_pomdp.experiment.output import quietly
 
 
 class Bars:
@@ -56,7 +57,8 @@ class Bars:
 
     def write(self, line: str) -> None:
         """Write a line above the bars."""
-        self._tqdm.write(line)
+        with quietly():
+            self._tqdm.write(line)
 
     def write_once(self, line: str) -> None:
         """Write a line unless it is the one said last."""

@@ -9,6 +9,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -16,8 +17,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from thrust_pomdp.experiment.runs import RunSpec
 
@@ -28,6 +32,10 @@ IDLE_SECONDS = 0.2
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
+
+#: What a run loads, which takes longer than many a run: torch's optimisers load the compiler they
+#: do not use, too.
+_PRELOADED = ("thrust_pomdp.experiment.training", "torch._dynamo", "thrust_pomdp.kernels")
 
 
 class Task(Protocol):
@@ -133,7 +141,15 @@ class LocalEngine:
         if jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {jobs}")
         self.jobs = jobs
-        self._context = multiprocessing.get_context("spawn")
+        self._context = _make_context()
+
+    def prepare(self) -> None:
+        """Begin to load what runs need, beside whatever else there is to do before they start."""
+        if self._context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver
+
+            with _interrupts_blocked(), _one_thread():
+                forkserver.ensure_running()
 
     def run(self, tasks: Sequence[Task]) -> Events:
         """Do the tasks and tell what happens; None when nothing did for a moment."""
@@ -151,6 +167,19 @@ class LocalEngine:
                 worker.process.terminate()
             for worker in workers:
                 worker.process.join()
+
+
+def _make_context() -> BaseContext:
+    """Return how processes are started.
+
+    Where that is safe they are copies of one process that has loaded what all of them need, and
+    started no thread. (What a program has said to multiprocessing before stays as it is.)
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    return context
 
 
 def _look(workers: Sequence[_Worker]) -> Iterator[Event | None]:
@@ -172,10 +201,10 @@ class _Worker:
     would stay locked for all.
     """
 
-    def __init__(self, context: multiprocessing.context.SpawnContext, task: Task) -> None:
+    def __init__(self, context: BaseContext, task: Task) -> None:
         self.name = task.name
         self.reader, writer = context.Pipe(duplex=False)
-        self.process: SpawnProcess = context.Process(
+        self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
             target=_work, args=(task, writer), name=self.name, daemon=False
         )
         self.process.start()
@@ -208,6 +237,8 @@ def _work(task: Task, writer: connection.Connection) -> None:
     """Do one run in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it is not blocked already
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(_ONE_THREAD)
+    np.random.seed()  # noqa: NPY002 - copies of one process would all draw the same numbers
     name = task.name
     # A parent that is gone takes this process with it; its pipe may break a moment earlier.
     with contextlib.suppress(BrokenPipeError):

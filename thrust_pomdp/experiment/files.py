@@ -102,9 +102,15 @@ class ResultsFolder:
 
     def _write_marker(self, settings: dict[str, Any]) -> None:
         marker = self.path / self.MARKER
-        made = self._read_marker() if marker.exists() else {}
-        content = {"thrust_pomdp": self.MAKER, "settings": self._joined(made, settings)}
+        content = {"thrust_pomdp": self.MAKER, "settings": settings, **self._noted_at_first()}
+        if marker.exists():
+            joined = self._joined(self._read_marker(), settings)
+            content = {**json.loads(marker.read_text()), "settings": joined}
         write_whole(marker, json.dumps(content, indent=1).encode())
+
+    def _noted_at_first(self) -> dict[str, Any]:
+        """Return what else the marker says, as it was when the folder was made."""
+        return {}
 
     def _read_marker(self) -> dict[str, Any]:
         marker = self.path / self.MARKER
@@ -121,18 +127,33 @@ class ResultsFolder:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that appears whole or not at all, whatever happens meanwhile.
 
+    It is on the disk when this returns: a power cut later takes nothing of it.
+
     :raises OSError: if it cannot be written
     """
     descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, f"{path.name}.", path.parent)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(unfinished, 0o666 & ~_umask())  # a temporary file is for its owner only
         os.replace(unfinished, path)
+        _sync_names(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
         raise
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the names in a folder on the disk, where the system offers that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _umask() -> int:

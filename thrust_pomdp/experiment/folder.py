@@ -15,6 +15,7 @@ from thrust_pomdp.experiment.files import (
     names_in,
     write_whole,
 )
+from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, curve_text, load_result, result_text
 
 #: What a folder of the first version, which had no marker, may contain.
@@ -28,7 +29,7 @@ class ComparisonFolder(ResultsFolder):
     """Results on disk: ``runs/NAME.json``, with the model and the course of the training beside it.
 
     ==============================  ===========================================================
-    ``comparison.json``             what the folder was made with
+    ``comparison.json``             what the folder was made with, and the rule of the verdict
     ``runs/NAME.json``              a finished run; written last, and whole or not at all
     ``runs/NAME.csv``               its course, a line per rollout
     ``runs/NAME.zip``               its model, for the algorithm's ``load``
@@ -75,6 +76,9 @@ class ComparisonFolder(ResultsFolder):
         recipes = made.get("recipes", {})
         for arm in wanted["recipes"].keys() & recipes.keys():
             _check_recipe(self.path, arm, recipes[arm], wanted["recipes"][arm])
+
+    def _noted_at_first(self) -> dict[str, Any]:
+        return {"rule": list(RULE)}  # written down before the first run
 
     def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
         return {**wanted, "recipes": {**made.get("recipes", {}), **wanted["recipes"]}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import safe_mean
 
 from thrust_pomdp.experiment.runs import CURVE_EPISODES
+from thrust_pomdp.experiment.stopwatch import Stopwatch
 
 #: Points of a learning curve, at most; off-policy algorithms have a rollout every few steps.
 _MOST_POINTS = 2000
@@ -55,6 +55,7 @@ class EvaluationCallback(BaseCallback):
 
     :param total: the training's budget in environment steps
     :param count: number of evaluations
+    :param stopwatch: the training's, which stands still here
     :param evaluate: returns the means with most likely and with sampled actions
     :param report: called with each evaluation
     """
@@ -63,22 +64,19 @@ class EvaluationCallback(BaseCallback):
         self,
         total: int,
         count: int,
+        stopwatch: Stopwatch,
         evaluate: Callable[[], tuple[float, float]],
         report: Callable[[tuple[int, float, float, float]], None],
     ) -> None:
         super().__init__()
         self._marks = [total * (number + 1) / count for number in range(count)]
+        self._stopwatch = stopwatch
         self._evaluate = evaluate
         self._report = report
         self.evaluations: list[tuple[int, float, float, float]] = []
-        #: Seconds spent here, which are none of the training's.
-        self.seconds = 0.0
 
     def _on_step(self) -> bool:
         return True
-
-    def _on_training_start(self) -> None:
-        self._start = time.perf_counter()
 
     def _on_rollout_start(self) -> None:
         # The last mark is for the end, when the policy has learnt from the last rollout too.
@@ -92,12 +90,10 @@ class EvaluationCallback(BaseCallback):
             self._note()
 
     def _note(self) -> None:
-        paused = time.perf_counter()
-        trained = paused - self._start - self.seconds
-        with undisturbed(self.model):
+        trained = self._stopwatch.seconds
+        with self._stopwatch.paused(), undisturbed(self.model):
             deterministic, stochastic = self._evaluate()
         self.evaluations.append((self.num_timesteps, trained, deterministic, stochastic))
-        self.seconds += time.perf_counter() - paused
         self._report(self.evaluations[-1])
 
 

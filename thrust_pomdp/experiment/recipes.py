@@ -41,8 +41,10 @@ from thrust_pomdp.experiment.arms import (
     RUNNER_KEYS,
     RUNNERS_ARGUMENTS,
     Arm,
+    Memory,
     check_keys_of_factory,
     find_arm,
+    keys_not_taken,
 )
 from thrust_pomdp.experiment.names import with_near_names
 from thrust_pomdp.experiment.values import SCHEDULED, parse_dict, parse_schedule
@@ -52,6 +54,23 @@ __all__ = ["ARM_LABELS", "Recipe", "matched_recipe_for", "read_recipes", "recipe
 #: Arguments of ``VecNormalizeVisible`` that a recipe may give.
 _NORMALIZE_KEYS = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
                    "norm_obs_keys")  # fmt: skip
+
+_WRAPPED = (
+    "what it changes would be another environment for this arm than for the others. Register the "
+    "wrapped one in a module of yours, gymnasium.register('Mine-v0', factory), and name it for all "
+    "of them: --env module:Mine-v0"
+)
+_RUNNERS = "the runner does that alike for every arm"
+
+#: Keys of rl-zoo's that there are none of here, and why.
+_ZOO_KEYS = {
+    "env_wrapper": _WRAPPED,
+    "vec_env_wrapper": f"{_WRAPPED}; frames are stacked by the arm frame-stack",
+    "env_kwargs": "arguments of the environment are the same for every arm: --env-kwargs",
+    "callback": _RUNNERS,
+    "monitor_kwargs": _RUNNERS,
+    "vec_env_class": _RUNNERS,
+}
 
 
 @dataclass(frozen=True)
@@ -137,6 +156,8 @@ def _check_keys(arm: Arm, mapping: Mapping[str, Any]) -> None:
     for key in sorted(unknown):
         if key in RUNNERS_ARGUMENTS:
             raise ValueError(f"{key!r} is no key of a recipe: the runner gives it to every arm")
+        if key in _ZOO_KEYS:
+            raise ValueError(f"{key!r} is no key of a recipe: {_ZOO_KEYS[key]}")
         if arm.is_users:
             continue
         if key in ("previous_action", "frame_stack"):
@@ -209,27 +230,49 @@ def recipe_for(arm: str, env_id: str) -> Recipe:
     return Recipe.from_mapping(found, _of_env(recipes, env_id) or {})
 
 
-def matched_recipe_for(arm: str, env_id: str) -> Recipe:
+def matched_recipe_for(arm: str, env_id: str, memory: Memory = "unknown") -> Recipe:
     """Return the recipe in which all arms agree.
 
     Learning rate, schedule, epochs, steps per minibatch, discounting, normalisation, budget and the
     widths of the networks are the same; a recurrent arm has an LSTM where a memoryless one has its
-    first dense layer, of the same width.
+    first dense layer, of the same width. An arm of the user's own gets what its factory takes of
+    that (:func:`unmatched_keys`), and a network where it is known of which kind.
 
-    :param arm: its name
+    :param arm: its name, or ``module:factory``
     :param env_id: an environment id, with or without its ``module:`` prefix
-    :raises ValueError: for an unknown arm, and for one of the user's own
+    :param memory: what an arm of the user's own can remember
+    :raises ValueError: for an unknown arm
     """
+    found, shared = _matched(arm, env_id, memory)
+    left_out = unmatched_keys(arm, env_id, memory)
+    return Recipe.from_mapping(
+        found, {key: value for key, value in shared.items() if key not in left_out}
+    )
+
+
+def unmatched_keys(arm: str, env_id: str, memory: Memory = "unknown") -> list[str]:
+    """Return the keys of a matched recipe that an arm of the user's own does not take.
+
+    :param arm: its name, or ``module:factory``
+    :param env_id: an environment id
+    :param memory: what the arm can remember
+    """
+    found, shared = _matched(arm, env_id, memory)
+    return keys_not_taken(found, frozenset(shared) - RUNNER_KEYS) if found.is_users else []
+
+
+def _matched(arm: str, env_id: str, memory: Memory) -> tuple[Arm, dict[str, Any]]:
+    """Return an arm and all that a matched recipe says of such arms."""
     found = find_arm(arm)
-    if found.is_users:
-        raise ValueError(f"arm {arm} is your own: only the arms here have matched recipes")
     shared = dict(_of_env(_packaged("matched"), env_id) or {})
-    kind = "recurrent" if found.recurrent else "memoryless"
-    kinds = {"recurrent": shared.pop("recurrent"), "memoryless": shared.pop("memoryless")}
+    recurrent, memoryless = shared.pop("recurrent"), shared.pop("memoryless")
+    if found.recurrent or memory == "recurrent":
+        shared |= recurrent
+    elif not found.is_users or memory == "none":
+        shared |= memoryless
     if found.stacks_frames:
-        own = recipe_for(arm, env_id)
-        shared["frame_stack"] = own.frame_stack
-    return Recipe.from_mapping(found, {**shared, **kinds[kind]})
+        shared["frame_stack"] = recipe_for(arm, env_id).frame_stack
+    return found, shared
 
 
 def _of_env(recipes: Mapping[str, Any], env_id: str) -> Mapping[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from thrust_pomdp.experiment.engines import (
     Job,
     LocalEngine,
 )
+from thrust_pomdp.experiment.failures import headline
 from thrust_pomdp.experiment.folder import ComparisonFolder, save_result
+from thrust_pomdp.experiment.output import say
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
 
 __all__ = ["Runner", "load_result", "save_result"]
@@ -58,22 +60,24 @@ class Runner:
             if names.count(name) > 1:
                 raise ValueError(f"specs must have different names, got {name} twice")
 
-    def run(self) -> list[RunResult]:
+    def run(self, announce: Callable[[], None] = lambda: None) -> list[RunResult]:
         """Do what is not finished yet.
 
         An interrupt (Ctrl-C) ends the running processes and returns what is finished. A result that
         cannot be written, since the disk is full, is kept and tried again until it can be.
 
+        :param announce: called once the folder is ours, before anything is done
         :return: the results of all finished runs, in the order of the specs
         :raises ValueError: if another process is doing runs in the folder
         :raises OSError: if the folder cannot be written
         """
         with self.folder.opened(self.specs):
+            announce()
             pending = [spec for spec in self.specs if not self.folder.is_finished(spec.name)]
             for spec in self.specs:
                 if spec not in pending:
                     path = self.folder.result_path(spec.name)
-                    print(f"{spec.name}: finished before, in {path}", flush=True)
+                    say(f"{spec.name}: finished before, in {path}")
             if pending:
                 self._do(pending)
         return self.results()
@@ -142,11 +146,10 @@ class Runner:
             self.folder.write_error(failed.name, failed.reason)
         except OSError as error:
             where = f"and why cannot be saved ({error}):\n{failed.reason}"
-        last = failed.reason.strip().splitlines()[-1]
-        bars.write(f"{failed.name}: failed ({last}), {where}")
+        bars.write(f"{failed.name}: failed ({headline(failed.reason)}), {where}")
 
     def _save_elsewhere(self, finished: Finished) -> None:
         """Do the last thing possible for a result: put it where temporary files go."""
         path = Path(tempfile.mkdtemp(prefix="thrust_pomdp-")) / f"{finished.name}.json"
         save_result(finished.result, path)
-        print(f"{finished.name}: saved without its model as {path}", flush=True)
+        say(f"{finished.name}: saved without its model as {path}")

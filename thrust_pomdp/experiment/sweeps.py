@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 
 from thrust_pomdp.experiment.arms import ARM_LABELS
 from thrust_pomdp.experiment.engines import Finished
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Parameter -> its values; one or two parameters.
@@ -125,13 +127,14 @@ class EvaluationTask:
 def write_csv(found: Sequence[Cell], path: Path) -> None:
     """Write a line per run and point; nothing in its means where there is no such environment."""
     names = list(dict.fromkeys(name for cell in found for name in cell.parameters))
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
-        for cell in found:
-            means = [_number(cell.most_likely), _number(cell.sampled)]
-            values = [str(cell.parameters[name]) for name in names]
-            writer.writerow([cell.arm, cell.seed, *values, *means])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
+    for cell in found:
+        means = [_number(cell.most_likely), _number(cell.sampled)]
+        values = [str(cell.parameters[name]) for name in names]
+        writer.writerow([cell.arm, cell.seed, *values, *means])
+    write_whole(path, text.getvalue().encode())
 
 
 def _number(mean: float) -> str:
@@ -187,10 +190,15 @@ def heat_map(
         shown = axes.imshow(tables[arm], vmin=min(least, 0.0), vmax=most, aspect="auto")
         _label(axes, tables[arm], grid, (min(least, 0.0) + most) / 2)
         axes.set_title(ARM_LABELS.get(arm, arm), fontsize=9)
-        _frame(axes, grid, trained_at)
+        is_framed = _frame(axes, grid, trained_at)
     figure.colorbar(shown, ax=panels, label="mean return", shrink=0.9)
-    figure.suptitle(f"{title}, {kind} actions", x=0.01, ha="left", fontsize=10)
-    figure.savefig(path)
+    n_runs = len({cell.seed for cell in found})
+    about = f"{title}, {kind} actions, " + ("1 run" if n_runs == 1 else f"mean of {n_runs} runs")
+    about += "\nframed: where they were trained" if is_framed else ""
+    figure.suptitle(about, x=0.01, ha="left", fontsize=9)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    write_whole(path, drawn.getvalue())
 
 
 def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) -> None:
@@ -211,19 +219,21 @@ def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) ->
         axes.set_xticks([])
 
 
-def _frame(axes: Any, grid: Grid, trained_at: Mapping[str, Any] | None) -> None:
-    """Frame the point where the runs were trained, if it is one of the grid."""
+def _frame(axes: Any, grid: Grid, trained_at: Mapping[str, Any] | None) -> bool:
+    """Frame the point where the runs were trained; tell whether it is one of the grid."""
     from matplotlib.patches import Rectangle
 
     if trained_at is None:
-        return
+        return False
     # An argument that was not given is None, as it is for the environments here.
     point = {name: trained_at.get(name) for name in grid}
-    if all(point[name] in values for name, values in grid.items()):
+    is_there = all(point[name] in values for name, values in grid.items())
+    if is_there:
         row, *column = (list(values).index(point[name]) for name, values in grid.items())
         corner = ((column[0] if column else 0) - 0.5, row - 0.5)
         style: dict[str, Any] = {"edgecolor": "#D55E00", "linewidth": 2.5, "clip_on": False}
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, **style))
+    return is_there
 
 
 def possible(

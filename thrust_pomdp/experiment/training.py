@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
 from thrust_pomdp.experiment.progress import CurveCallback, EvaluationCallback, undisturbed
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
+from thrust_pomdp.experiment.stopwatch import Stopwatch
 from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import (
     VecScaleReward,
@@ -98,6 +98,8 @@ def algorithm_arguments(recipe: Recipe) -> dict[str, Any]:
 
 def _policy_name(arm: Arm, space: spaces.Space[Any]) -> str:
     """Choose SB3's policy that fits the observations."""
+    if arm.privileged:
+        return "AsymmetricLstmPolicy"
     if isinstance(space, spaces.Dict):
         kind = "MultiInput"
     else:
@@ -131,11 +133,16 @@ def play_fresh(
 
 
 def play(model: BaseAlgorithm, env: VecEnv, n_episodes: int, deterministic: bool) -> list[float]:
-    """Return the returns of fresh episodes."""
+    """Return the returns of fresh episodes.
+
+    :raises ValueError: if one is infinite or no number: nothing could be said of such an arm
+    """
     returns, _ = evaluate_policy(
         model, env, n_episodes, deterministic=deterministic, return_episode_rewards=True
     )
     assert isinstance(returns, list)
+    if not np.isfinite(returns).all():
+        raise ValueError(f"returns of evaluation episodes must be finite, got {returns!r}")
     return [float(value) for value in returns]
 
 
@@ -187,12 +194,12 @@ class Training:
     def run(self) -> RunResult:
         """Train and evaluate."""
         spec, model = self.spec, self.model
-        curve = CurveCallback(self.report)
-        periodic = self._periodic()
+        curve, stopwatch = CurveCallback(self.report), Stopwatch()
+        periodic = self._periodic(stopwatch)
         callbacks: list[BaseCallback] = [curve] if periodic is None else [curve, periodic]
-        start = time.perf_counter()
-        model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
-        seconds = time.perf_counter() - start - (0.0 if periodic is None else periodic.seconds)
+        with stopwatch.running():
+            model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
+            seconds = stopwatch.seconds
         self.env.close()
         final = curve.curve[-1][1] if curve.curve else math.nan
         return RunResult(
@@ -209,14 +216,14 @@ class Training:
             provenance=self._provenance(),
         )
 
-    def _periodic(self) -> EvaluationCallback | None:
+    def _periodic(self, stopwatch: Stopwatch) -> EvaluationCallback | None:
         spec = self.spec
         if spec.evaluations == 0:
             return None
         with undisturbed(self.model):
             evaluation = _PeriodicEvaluation(spec, self.model)
         return EvaluationCallback(
-            spec.total_timesteps, spec.evaluations, evaluation, self.evaluated
+            spec.total_timesteps, spec.evaluations, stopwatch, evaluation, self.evaluated
         )
 
     def _provenance(self) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from thrust_pomdp.experiment.arms import Arm, find_arm
 from thrust_pomdp.experiment.engines import Finished
-from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.files import as_json
+from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may
@@ -62,6 +63,68 @@ def suggest(trial: Trial, arm: Arm) -> dict[str, Any]:
     return changes
 
 
+class Range(NamedTuple):
+    """Numbers to choose from.
+
+    :param low: the least
+    :param high: the greatest
+    :param log: whether their logarithms are equally likely
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+#: What to look for: key of a recipe -> values to choose from.
+Space: TypeAlias = Mapping[str, Sequence[Any] | Range]
+
+
+def read_space(path: Path, arm: Arm, recipe: Recipe) -> Space:
+    """Read a file of what to choose from.
+
+    :param path: YAML: a list of values for each key, or ``{low: 1e-4, high: 1e-2, log: true}``
+    :param arm: whose recipes are looked for
+    :param recipe: what is changed
+    :raises ValueError: if it is no such file, or for keys and values that the arm does not take
+    """
+    loaded = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(loaded, dict) or not loaded:
+        raise ValueError(f"{path} must map keys of a recipe to lists of values or ranges")
+    space = {key: _choices(f"{path}: {key}", value) for key, value in loaded.items()}
+    for key, choices in space.items():
+        for value in choices[:2] if isinstance(choices, Range) else choices:
+            recipe.with_changes(arm, {key: value})
+    return space
+
+
+def _choices(name: str, value: Any) -> Sequence[Any] | Range:
+    if isinstance(value, list) and value:
+        return value
+    try:
+        found = Range(**value)
+        low, high = float(found.low), float(found.high)
+    except (TypeError, ValueError):
+        low, high = 1.0, 0.0
+    if not low < high or (found.log and low <= 0):
+        raise ValueError(
+            f"{name} must be a list of values, or low, high and perhaps log: true with low < high "
+            f"(and above 0 for log), got {value!r}"
+        )
+    return Range(low, high, bool(found.log))
+
+
+def suggest_from(trial: Trial, space: Space) -> dict[str, Any]:
+    """Choose changes to a recipe from a space of the user's own."""
+    changes = {}
+    for key, choices in space.items():
+        if isinstance(choices, Range):
+            changes[key] = trial.suggest_float(key, choices.low, choices.high, log=choices.log)
+        else:  # by their places, since Optuna stores numbers and text alone
+            changes[key] = choices[trial.suggest_categorical(key, list(range(len(choices))))]
+    return changes
+
+
 def _network(arm: Arm, width: int) -> dict[str, Any]:
     if not arm.recurrent:
         return {"net_arch": [width, width]}
@@ -78,11 +141,13 @@ class Study:
     :param storage: the study's SQLite file
     :param spec: a run: arm, environment, budget, evaluations
     :param seeds: runs of each trial
+    :param space: what to choose from; None for the ranges of :func:`suggest`
     """
 
     storage: Path
     spec: RunSpec
     seeds: int
+    space: Space | None = None
 
     def open(self) -> Any:
         """Open the study, made anew if there is none.
@@ -131,7 +196,16 @@ class Study:
             "n_timesteps": self.spec.total_timesteps,
             "evaluations": self.spec.evaluations,
             "seeds": self.seeds,
+            "space": None if self.space is None else as_json(self.space),
         }
+
+    def suggest(self, trial: Trial) -> Recipe:
+        """Choose a recipe."""
+        arm = find_arm(self.spec.arm)
+        space = self.space
+        changes = suggest(trial, arm) if space is None else suggest_from(trial, space)
+        recipe = recipe_for(self.spec.arm, self.spec.env_id).with_changes(arm, changes)
+        return replace(recipe, n_timesteps=self.spec.total_timesteps)
 
     def best(self) -> tuple[Mapping[str, Any], float, int] | None:
         """Return the best trial's recipe, its score and the number of trials trained to the end.
@@ -182,10 +256,8 @@ class TuneTask:
 
     def _objective(self, trial: Any) -> float:
         spec = self.study.spec
-        arm = find_arm(spec.arm)
-        recipe = recipe_for(spec.arm, spec.env_id).with_changes(arm, suggest(trial, arm))
-        recipe = replace(recipe, n_timesteps=spec.total_timesteps)
-        trial.set_user_attr("recipe", recipe.as_entry(arm))
+        recipe = self.study.suggest(trial)
+        trial.set_user_attr("recipe", recipe.as_entry(find_arm(spec.arm)))
         spec = replace(spec, hyperparams=recipe.as_mapping())
         scores = [self._score(trial, spec, seed) for seed in range(self.study.seeds)]
         return math.fsum(scores) / len(scores)

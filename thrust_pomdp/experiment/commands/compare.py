@@ -3,7 +3,8 @@
     python -m thrust_pomdp compare --env FlickeringCartPole-v0 --arms lstm mlp --out results/demo
 
 Started again in the same folder it goes on where it was interrupted. The exit code is 0 if every
-run has a result, 1 if one has not, and 2 if nothing was started since the arguments are wrong.
+run has a result and the page is written, 1 if not, 2 if nothing was started since the arguments are
+wrong, and 130 after Ctrl-C outside the runs.
 """
 
 from __future__ import annotations
@@ -11,25 +12,33 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from thrust_pomdp.experiment.arms import Memory, find_arm
 from thrust_pomdp.experiment.commands import options
+from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.report.wording import counted
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
 
-def parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """Return the parser of the command's arguments.
-
-    :param add_help: whether it knows ``--help``; who takes over these arguments has their own
-    """
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     made = argparse.ArgumentParser(
         "compare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=add_help,
+        parents=[training_parser()],
     )
+    options.add_verdict_options(made)
+    return made
+
+
+def training_parser() -> argparse.ArgumentParser:
+    """Return the parser of arguments that are about training, for all who train."""
+    made = argparse.ArgumentParser(add_help=False)
     options.add_env_options(made)
     made.add_argument(
         "--arms",
@@ -46,6 +55,7 @@ def parser(add_help: bool = True) -> argparse.ArgumentParser:
         help="training budget of each run (default: the recipe's)",
     )
     options.add_recipe_options(made)
+    options.add_memory_options(made)
     made.add_argument(
         "--evaluations",
         type=options.not_negative,
@@ -74,17 +84,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.check_extra("compare", "matplotlib", "tqdm", "yaml")
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
+    engine = options.make_engine(args)
     options.check_env(args.env, dict(args.env_kwargs), args.arms)
-    runner = Runner(
-        specs(args), args.out, engine=options.make_engine(args), tensorboard=args.tensorboard
-    )
-    results = runner.run()
-    if results:
-        write_report(results, args.out)
+    runner = Runner(specs(args), args.out, engine=engine, tensorboard=args.tensorboard)
+    results = runner.run(lambda: announce(args))
+    is_written = not results or _try_to_report(results, args)
     failed = runner.failed()
     if failed:
         print(f"No result: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or not is_written else 0
+
+
+def announce(args: argparse.Namespace) -> None:
+    """Say what is going to be done, and by which rule it will be judged."""
+    from thrust_pomdp.experiment.report.rule import MIN_RUNS, RULE
+
+    arms, seeds = len(args.arms), args.seeds
+    say(f"{args.env}: {counted(arms, 'arm')}, {counted(seeds, 'seed')} each, {args.jobs} at the "
+        f"same time, into {args.out}")  # fmt: skip
+    for line in options.unmatched(args):
+        say(line)
+    if seeds < MIN_RUNS:
+        say(f"There will be no verdict: the rule asks for {MIN_RUNS} seeds of an arm.")
+        return
+    memory = options.memory_of(args)
+    for arm in args.arms:
+        if find_arm(arm).is_users and arm not in memory:
+            say(f"{arm} takes no part in the verdict unless --memoryless or --with-memory says "
+                "what it is.")  # fmt: skip
+    say("The verdict will be by this rule:")
+    for number, paragraph in enumerate(RULE, start=1):
+        say(textwrap.fill(paragraph, 100, initial_indent=f"{number}. ", subsequent_indent="   "))
+    say("")
 
 
 def specs(args: argparse.Namespace) -> list[RunSpec]:
@@ -107,15 +138,45 @@ def specs(args: argparse.Namespace) -> list[RunSpec]:
     ]
 
 
-def write_report(results: Sequence[RunResult], folder: Path) -> None:
-    """Print the table and write the files of a comparison."""
-    # It reads matplotlib and torch, which only now have to be there.
+def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bool:
+    """Write the files of a comparison; tell whether that went well: the results are safe anyway."""
+    trained = {result.spec["arm"] for result in results}
+    memory = {arm: known for arm, known in options.memory_of(args).items() if arm in trained}
+    try:
+        write_report(results, args.out, memory, args.margin, args.solved)
+    except OSError as error:
+        print(
+            f"compare: all results are saved in {args.out / 'runs'}, but their page cannot be "
+            f"written: {error}. Once it can: python -m thrust_pomdp report {args.out}",
+            file=sys.stderr,
+        )
+        return False
+    return True
+
+
+def write_report(
+    results: Sequence[RunResult],
+    folder: Path,
+    memory: Mapping[str, Memory] | None = None,
+    margin: float | None = None,
+    solved: float | None = None,
+) -> None:
+    """Print the table and write the files of a comparison.
+
+    :param results: of the finished runs
+    :param folder: of the comparison
+    :param memory: what arms of the user's own can remember
+    :param margin: smallest gain that matters; by the rule if None
+    :param solved: score that counts as doing the task; by the rule if None
+    :raises OSError: if they cannot be written
+    """
+    # It reads matplotlib, which only now has to be there.
     from thrust_pomdp.experiment import report
 
-    print(f"\n{report.table(results)}\n", flush=True)
+    say(f"\n{report.table(results)}\n")
     report.write_csv(results, folder)
     report.plot(results, folder / "curves.png")
-    page = report.write_report([folder])
+    page = report.write_report([folder], None, memory, margin, solved)
     for verdict in page.verdicts.values():
-        print(verdict.sentence)
-    print(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")
+        say(verdict.sentence)
+    say(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,13 +14,21 @@ from typing import Any
 
 import gymnasium as gym
 
-from thrust_pomdp.experiment.arms import ARMS, check_installed, check_spaces, find_arm
+from thrust_pomdp.experiment.arms import (
+    ARMS,
+    Memory,
+    check_installed,
+    check_spaces,
+    check_tells_state,
+    find_arm,
+)
 from thrust_pomdp.experiment.engines import Engine, LocalEngine
 from thrust_pomdp.experiment.recipes import (
     Recipe,
     matched_recipe_for,
     read_recipes,
     recipe_for,
+    unmatched_keys,
 )
 from thrust_pomdp.experiment.values import literal
 
@@ -45,6 +54,25 @@ def not_negative(text: str) -> int:
     return _count(text, 0)
 
 
+def number(text: str) -> float:
+    """Parse a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+    return value
+
+
+def not_negative_number(text: str) -> float:
+    """Parse a finite number that may be 0."""
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
+    return value
+
+
 def _count(text: str, least: int) -> int:
     try:
         value = float(text)
@@ -57,13 +85,20 @@ def _count(text: str, least: int) -> int:
     return int(value)
 
 
-def add_env_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--env`` and ``--env-kwargs``."""
+def add_env_options(
+    parser: argparse.ArgumentParser, default: str | None = "FlickeringCartPole-v0"
+) -> None:
+    """Add ``--env`` and ``--env-kwargs``.
+
+    :param parser: gets them
+    :param default: the environment unless another is named
+    """
+    about = "environment id; module:ID imports the module that registers it"
     parser.add_argument(
         "--env",
-        default="FlickeringCartPole-v0",
+        default=default,
         metavar="ID",
-        help="environment id; module:ID imports the module that registers it (%(default)s)",
+        help=about if default is None else f"{about} (%(default)s)",
     )
     parser.add_argument(
         "--env-kwargs",
@@ -99,6 +134,52 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_memory_options(parser: argparse.ArgumentParser) -> None:
+    """Add what tells which arms of the user's own have memory."""
+    parser.add_argument(
+        "--memoryless",
+        nargs="+",
+        default=[],
+        metavar="ARM",
+        help="arms of your own that have no memory; the verdict asks for that",
+    )
+    parser.add_argument(
+        "--with-memory",
+        nargs="+",
+        default=[],
+        metavar="ARM",
+        help="arms of your own that have some",
+    )
+
+
+def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the rule of the verdict does not know of an environment."""
+    parser.add_argument(
+        "--margin",
+        type=not_negative_number,
+        metavar="RETURN",
+        help="smallest gain that matters (default: by the rule)",
+    )
+    parser.add_argument(
+        "--solved",
+        type=number,
+        metavar="RETURN",
+        help="score that counts as doing the task (default: by the rule)",
+    )
+
+
+def memory_of(args: argparse.Namespace) -> dict[str, Memory]:
+    """Return what is said of arms of the user's own.
+
+    :raises ValueError: if one is said to have memory and to have none
+    """
+    for arm in args.memoryless:
+        if arm in args.with_memory:
+            raise ValueError(f"{arm} cannot be --memoryless and --with-memory at once")
+    said: dict[str, Memory] = dict.fromkeys(args.memoryless, "none")
+    return said | dict.fromkeys(args.with_memory, "recurrent")
+
+
 def add_running_options(parser: argparse.ArgumentParser) -> None:
     """Add what says where runs are done."""
     parser.add_argument(
@@ -128,7 +209,9 @@ def make_engine(args: argparse.Namespace) -> Engine:
     :raises ImportError: with the command that installs what it needs
     """
     if args.engine == "local":
-        return LocalEngine(args.jobs)
+        engine = LocalEngine(args.jobs)
+        engine.prepare()
+        return engine
     check_extra("ray", "ray")
     from thrust_pomdp.experiment.ray_engine import RayEngine
 
@@ -157,14 +240,21 @@ def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> N
     except ModuleNotFoundError as error:
         raise ValueError(f"env {env_id}: {error}") from error
     except gym.error.Error as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"{error}{_hint_of_module(env_id)}") from error
     except Exception as error:  # whatever environments of others do
         raise ValueError(f"env {env_id} cannot be made: {error}") from error
     try:
         for name in arms:
             check_spaces(find_arm(name), env.observation_space, env.action_space)
+            check_tells_state(find_arm(name), env_id, env_kwargs)
     finally:
         env.close()
+
+
+def _hint_of_module(env_id: str) -> str:
+    if ":" in env_id:
+        return ""
+    return f" (Where a package of yours registers it, name that: MODULE:{env_id})"
 
 
 def recipes_of(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
@@ -174,6 +264,12 @@ def recipes_of(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     """
     if args.matched and args.recipe is not None:
         raise ValueError("--matched and --recipe exclude each other")
+    for arm in memory_of(args):
+        if arm not in args.arms or not find_arm(arm).is_users:
+            raise ValueError(
+                "--memoryless and --with-memory are for arms of your own among "
+                f"{', '.join(args.arms)}, got {arm}"
+            )
     given = {} if args.recipe is None else read_recipes(args.recipe, args.arms, args.env)
     for key, _ in args.hyperparams:
         prefix = key.rpartition(".")[0]
@@ -191,10 +287,22 @@ def _recipe(args: argparse.Namespace, name: str, recipe: Recipe | None) -> dict[
         if key.rpartition(".")[0] in ("", name)
     }
     if args.matched:
-        recipe = matched_recipe_for(name, args.env)
+        recipe = matched_recipe_for(name, args.env, memory_of(args).get(name, "unknown"))
     if changes:
         recipe = (recipe or recipe_for(name, args.env)).with_changes(find_arm(name), changes)
     return None if recipe is None else recipe.as_mapping()
+
+
+def unmatched(args: argparse.Namespace) -> list[str]:
+    """Return what matched recipes cannot match of arms of the user's own."""
+    if not args.matched:
+        return []
+    lines = []
+    for name in args.arms:
+        left_out = unmatched_keys(name, args.env, memory_of(args).get(name, "unknown"))
+        if left_out:
+            lines.append(f"{name} takes no {', '.join(left_out)}: it is matched in the rest only.")
+    return lines
 
 
 def arm_list(text: str) -> str:
@@ -225,6 +333,9 @@ def command(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
             except (ValueError, OSError, ImportError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 return 2
+            except KeyboardInterrupt:
+                print(f"{name}: interrupted", file=sys.stderr)
+                return 130
 
         return main
 

@@ -13,14 +13,17 @@ again in the same folder, both go on where they were interrupted.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from gymnasium.envs.registration import load_env_creator
 
 from thrust_pomdp.experiment import sweeps
 from thrust_pomdp.experiment.bars import Bars
@@ -28,6 +31,8 @@ from thrust_pomdp.experiment.commands import compare, options
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
 from thrust_pomdp.experiment.files import ResultsFolder, write_whole
 from thrust_pomdp.experiment.folder import ComparisonFolder
+from thrust_pomdp.experiment.names import env_spec
+from thrust_pomdp.experiment.output import say
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
 from thrust_pomdp.experiment.values import literal
@@ -68,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_running_options(evaluated)
     evaluated.add_argument("--out", type=Path, required=True, help="folder of the results")
-    trained = commands.add_parser("train", parents=[compare.parser(add_help=False)])
+    trained = commands.add_parser("train", parents=[compare.training_parser()])
     _add_grid(trained)
     return made
 
@@ -111,13 +116,14 @@ def evaluate(args: argparse.Namespace) -> int:
     with folder.opened_with(settings):
         _play(tasks, folder, options.make_engine(args))
     done = [task for task in tasks if folder.is_finished(task.name)]
+    written = True
     if done:
         found = [cell for task in done for cell in _cells_of(task, folder, args.grid)]
-        _write(found, args.grid, args.out, first.env_id, _trained_at(first))
+        written = _write(found, args.grid, args.out, first.env_id, _trained_at(first))
     missing = [task.name for task in tasks if task not in done]
     if missing:
         print(f"No result: {', '.join(missing)}", file=sys.stderr)
-    return 1 if missing else 0
+    return 1 if missing or not written else 0
 
 
 def finished_runs(path: Path, arms: Sequence[str] | None) -> list[RunResult]:
@@ -185,10 +191,16 @@ def _cells_of(
 
 
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
-    """Return the environment's arguments that a run was trained with, those of its id included."""
-    import gymnasium as gym
-
-    return {**gym.spec(spec.env_id).kwargs, **spec.env_kwargs}
+    """Return the environment's arguments that a run was trained with, those not given included."""
+    found = env_spec(spec.env_id)
+    entry = found.entry_point
+    creator: Callable[..., Any] = entry if callable(entry) else load_env_creator(str(entry))
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(creator).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    return {**defaults, **found.kwargs, **spec.env_kwargs}
 
 
 # --------------------------------------------------------------------------------------- training
@@ -205,6 +217,7 @@ def train(args: argparse.Namespace) -> int:
     ]
     runner = Runner(specs, args.out, engine=options.make_engine(args), tensorboard=args.tensorboard)
     results = runner.run()
+    written = True
     if results:
         means = {RunSpec(**result.spec).name: result for result in results}
         found = [
@@ -212,11 +225,12 @@ def train(args: argparse.Namespace) -> int:
             for spec in compare.specs(args)
             for point in sweeps.cells(args.grid)
         ]
-        _write(found, args.grid, args.out, f"{args.env}, trained at each point", None)
+        title = f"{args.env}, trained at each point"
+        written = _write(found, args.grid, args.out, title, None)
     failed = runner.failed()
     if failed:
         print(f"No result: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or not written else 0
 
 
 def _trained_cell(spec: RunSpec, point: dict[str, Any], result: RunResult | None) -> sweeps.Cell:
@@ -239,7 +253,7 @@ def _possible_points(
         sweeps.cells(grid), lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms)
     )
     for point, reason in reasons.items():
-        print(f"{point}: left out, {reason}", flush=True)
+        say(f"{point}: left out, {reason}")
     return points
 
 
@@ -249,10 +263,20 @@ def _write(
     folder: Path,
     title: str,
     trained_at: dict[str, Any] | None,
-) -> None:
-    sweeps.write_csv(found, folder / "sweep.csv")
+) -> bool:
+    """Write table and maps; tell whether that went well: the results are safe anyway."""
     written = [folder / "sweep.csv"]
-    for kind in sweeps.KINDS:
-        written.append(folder / f"sweep-{kind.replace(' ', '-')}.png")
-        sweeps.heat_map(found, grid, kind, title, written[-1], trained_at)
-    print(f"Written: {', '.join(map(str, written))}")
+    try:
+        sweeps.write_csv(found, written[0])
+        for kind in sweeps.KINDS:
+            written.append(folder / f"sweep-{kind.replace(' ', '-')}.png")
+            sweeps.heat_map(found, grid, kind, title, written[-1], trained_at)
+    except OSError as error:
+        print(
+            f"sweep: all results are saved in {folder / 'runs'}, but {written[-1].name} cannot be "
+            f"written: {error}. Once it can, start the sweep again: it repeats no run",
+            file=sys.stderr,
+        )
+        return False
+    say(f"Written: {', '.join(map(str, written))}")
+    return True

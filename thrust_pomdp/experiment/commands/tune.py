@@ -18,13 +18,14 @@ from contextlib import closing
 from pathlib import Path
 
 from thrust_pomdp.experiment import provenance
-from thrust_pomdp.experiment.arms import ARMS
+from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.bars import Bars
 from thrust_pomdp.experiment.commands import options
 from thrust_pomdp.experiment.engines import Failed, LocalEngine, Progress, Started
 from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.experiment.tuning import Study, TuneTask
+from thrust_pomdp.experiment.tuning import Space, Study, TuneTask, read_space
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +34,16 @@ def parser() -> argparse.ArgumentParser:
         "tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_env_options(made)
-    made.add_argument("--arm", choices=list(ARMS), default="lstm", help="contestant (%(default)s)")
+    made.add_argument(
+        "--arm", type=options.arm_list, default="lstm", metavar="ARM",
+        help=f"{options.arms_help()} (%(default)s)",
+    )  # fmt: skip
+    made.add_argument(
+        "--space", type=Path, metavar="FILE.yml",
+        help="what to choose from, in place of ranges around the recipes here: for each key of a "
+        "recipe a list of values, or {low: 1e-4, high: 1e-2, log: true}; an arm of your own needs "
+        "it",
+    )  # fmt: skip
     made.add_argument(
         "--trials", type=options.positive, default=50,
         help="trials in all, earlier ones and those of other processes included (%(default)s)",
@@ -68,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stochastic_episodes=100,
         evaluations=args.evaluations,
     )
-    study = Study(args.out.resolve().with_suffix(".db"), spec, args.seeds)
+    study = Study(args.out.resolve().with_suffix(".db"), spec, args.seeds, _space(args))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     study.open()
     failed = _do(study, args.trials, args.jobs)
@@ -80,6 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_whole(args.out, _text(spec, dict(recipe), score, count).encode())
     print(f"Best of {count} trials trained to the end: {score:.1f}. Written: {args.out}")
     return 1 if failed else 0
+
+
+def _space(args: argparse.Namespace) -> Space | None:
+    """Return what to choose from, if that is told.
+
+    :raises ValueError: if it must be, or as :func:`read_space`
+    """
+    arm = find_arm(args.arm)
+    if args.space is not None:
+        return read_space(args.space, arm, recipe_for(args.arm, args.env))
+    if arm.is_users:
+        raise ValueError(
+            f"arm {args.arm} is your own, so only you know what to choose from: --space FILE.yml, "
+            "with lines such as learning_rate: {low: 1e-4, high: 1e-2, log: true} and "
+            "n_envs: [4, 8, 16]"
+        )
+    return None
 
 
 def _do(study: Study, trials: int, jobs: int) -> bool:

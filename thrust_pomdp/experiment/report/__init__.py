@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import plot
 from thrust_pomdp.experiment.report.page import write_page
 from thrust_pomdp.experiment.report.rule import RULE
@@ -16,7 +17,6 @@ from thrust_pomdp.experiment.report.runs import (
     CURVE_EPISODES,
     Contest,
     Failure,
-    Memory,
     Run,
     contests,
     read_folder,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report.runs import (
     ARM_ORDER,
     CURVE_EPISODES,
@@ -33,6 +35,9 @@ WIDE, NARROW = 8.6, 3.7
 #: Okabe and Ito's colours, which everyone can tell apart, without their yellow: too pale for lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+
+#: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
+_VARIANTS = {"lstm-prev-action-privileged": "lstm-prev-action"}
 
 #: What the rungs are called where there is little room.
 _RUNG_NAMES = {"nothing": "random", "memoryless": "best memoryless"}
@@ -69,10 +74,13 @@ def styles(arms: Sequence[str]) -> dict[str, Style]:
 
     Dashes tell apart what colours do not any more.
     """
-    known = list(ARM_ORDER)
-    others = [arm for arm in arms if arm not in known]
+    known = [arm for arm in ARM_ORDER if arm not in _VARIANTS]
+    others = [arm for arm in arms if arm not in ARM_ORDER]
     every = [Style(colour, dashes) for dashes in _DASHES for colour in _COLOURS]
-    return {arm: every[(known + others).index(arm) % len(every)] for arm in arms}
+    found = {arm: every[idx % len(every)] for idx, arm in enumerate(known + others)}
+    for arm, original in _VARIANTS.items():
+        found[arm] = Style(found[original].colour, _DASHES[1])
+    return {arm: found[arm] for arm in arms}
 
 
 def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]]]:
@@ -128,7 +136,14 @@ def plot(results: Sequence[RunResult | Run], path: Path) -> None:
     """
     (contest,) = contests([Run.of(result) for result in results])
     bands = {arm: _band([run.curve for run in runs]) for arm, runs in contest.arms.items()}
-    _draw_curves(contest, WIDE, bands, "environment steps", steps).savefig(path)
+    write_whole(path, png(_draw_curves(contest, WIDE, bands, "environment steps", steps)))
+
+
+def png(figure: Figure) -> bytes:
+    """Return a picture as a PNG file; the same one makes the same file, byte for byte."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
 
 
 def can_normalize(contest: Contest) -> bool:
@@ -173,7 +188,7 @@ def _draw_curves(
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
     for arm, style in styles(list(bands)).items():
-        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 40))
+        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 39))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
     axes.xaxis.get_major_locator().set_params(nbins=8 if width > 6 else 4)
@@ -182,7 +197,8 @@ def _draw_curves(
     _draw_ladder(axes, contest.ladder)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside upper left", ncols=legend_columns,
-        frameon=False, fontsize=9, handlelength=2.2, borderaxespad=0.2, labelspacing=0.35,
+        frameon=False, fontsize=9 if legend_columns < 3 else 8.5, handlelength=2.2,
+        borderaxespad=0.2, labelspacing=0.35,
     )  # fmt: skip
     return figure
 

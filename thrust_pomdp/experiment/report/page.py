@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report import tables
-from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures
+from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures, png
 from thrust_pomdp.experiment.report.markup import (
     Html,
     document,
@@ -21,6 +22,11 @@ from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
 from thrust_pomdp.experiment.report.wording import counted, number
+
+_HOW_TO_READ = (
+    "Figures are mean returns of evaluation episodes: interquartile means over runs of different "
+    "seeds, with 95 % intervals in brackets. A run with another seed is another training."
+)
 
 _METHODS = (
     "Every arm of one run number trains on the same streams of randomness, and all are evaluated "
@@ -64,16 +70,14 @@ def write_page(
         prefix = f"{place}-{contest.slug[:60]}-" if len(contests) > 1 else ""
         sections += [element("h2", contest.title), *_contest(contest, verdict, out, prefix)]
     path = out / "report.html"
-    path.write_text(
-        document(
-            "Does memory pay?",
-            *_summary(contests, verdicts, failures),
-            *sections,
-            *_overall(contests),
-            *_background(contests),
-        ),
-        encoding="utf-8",
+    page = document(
+        "Does memory pay?",
+        *_summary(contests, verdicts, failures),
+        *sections,
+        *_overall(contests),
+        *_background(contests),
     )
+    write_whole(path, page.encode())
     return path
 
 
@@ -89,6 +93,7 @@ def _summary(
         _verdict(verdict, contest.title if len(contests) > 1 else "")
         for contest, verdict in zip(contests, verdicts, strict=True)
     ]
+    found.append(element("p", _HOW_TO_READ, class_="soft"))
     if failures:
         items = [
             joined(element("b", name), ": ", element("code", message)) for name, message in failures
@@ -140,7 +145,7 @@ def _draw(about: str, draw: Any, path: Path) -> Html:
             drawings.append(drawing.getvalue())
             if width == WIDE:
                 figure.set_layout_engine("none")  # it is laid out, and that takes long
-                figure.savefig(path, metadata={"Software": None})
+                write_whole(path, png(figure))
     return picture(about, *drawings)
 
 

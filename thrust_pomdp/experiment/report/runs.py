@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.experiment.recipes import ARM_LABELS
+from thrust_pomdp.experiment.arms import ARM_LABELS, Memory
+from thrust_pomdp.experiment.failures import headline
+from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.reference import Rung, stored_ladder
 
 if TYPE_CHECKING:  # it loads torch, and a page can be made without
@@ -27,13 +28,11 @@ CURVE_EPISODES = 100
 Mode: TypeAlias = Literal["deterministic", "stochastic"]
 MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
 
-#: What an arm can remember.
-Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "unknown"]
-
 _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
     "mlp": "none",
     "lstm-prev-action": "recurrent",
+    "lstm-prev-action-privileged": "recurrent",
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
     "sb3-contrib": "recurrent",
@@ -143,7 +142,7 @@ class Failure(NamedTuple):
     """A run that failed.
 
     :param name: of the run
-    :param message: the last line of its traceback
+    :param message: the line of its traceback that says what happened
     """
 
     name: str
@@ -187,9 +186,9 @@ class Contest:
     def reward_threshold(self) -> float | None:
         """The return that counts as solved, where the environment's registration names one."""
         try:
-            return gym.spec(self.env_id).reward_threshold
-        except (gym.error.Error, ImportError):
-            return None  # of a package that is not installed where the report is made
+            return env_spec(self.env_id).reward_threshold
+        except Exception:
+            return None  # of a package that is not there where the report is made, or does not work
 
     def memory_of(self, arm: str) -> Memory:
         """Return what an arm can remember."""
@@ -279,7 +278,7 @@ def read_folder(folder: Path) -> tuple[list[Run], list[Failure]]:
     finished = {path.stem for path in paths}
     errors = sorted((folder / "runs").glob("*.error.txt"))
     failures = [
-        Failure(name, _last_line(path))
+        Failure(name, headline(path.read_text(errors="replace")))
         for path in errors
         if (name := path.name.removesuffix(".error.txt")) not in finished
     ]
@@ -294,8 +293,3 @@ def _read_run(path: Path) -> Run:
     if not isinstance(values, dict):
         raise ValueError(f"{path} is no result of a finished run: {type(values).__name__} inside")
     return Run.from_mapping(values, str(path))
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "no traceback was left"

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import can_normalize
 from thrust_pomdp.experiment.report.markup import Html, element, joined, table
 from thrust_pomdp.experiment.report.rule import Scale
-from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Memory, Run, label_of
+from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Run, label_of
 from thrust_pomdp.experiment.report.verdict import Verdict
 from thrust_pomdp.experiment.report.wording import (
     duration,
@@ -36,7 +37,7 @@ from thrust_pomdp.reference import normalized
 
 _MEMORY_NAMES: dict[Memory, str] = {
     "none": "none",
-    "previous action": "one bit: its previous action",
+    "previous action": "one bit",
     "frames": "a few frames",
     "recurrent": "recurrent",
     "unknown": "not known",
@@ -118,7 +119,7 @@ def cost(contest: Contest, scale: Scale) -> Html:
     found = thresholds(contest, scale)
     head = ["Arm", "Steps trained", "Steps per second", "Training time"]
     for name, value in found:
-        head += [f"Steps to {number(value)}: {name}", f"Time to {number(value)}"]
+        head.append(f"To {number(value)}: {name}")
     return table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
 
 
@@ -138,7 +139,7 @@ def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]])
             None if step is None else float(run.seconds_at(np.array([step]))[0])
             for run, step in zip(runs, at, strict=True)
         ]
-        cells += [reached(median_reaching(at), "steps"), reached(median_reaching(taken), "seconds")]
+        cells.append(reached(median_reaching(at), median_reaching(taken)))
     return cells
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Run, contests
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ def write_csv(results: Sequence[RunResult | Run], folder: Path) -> None:
 
 
 def _write(path: Path, names: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(lines)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(lines)
+    write_whole(path, text.getvalue().encode())

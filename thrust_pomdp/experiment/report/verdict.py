@@ -51,7 +51,7 @@ def decide(contest: Contest, margin: float | None = None, solved: float | None =
     if _is_useless(sides, gains, scale):
         outcome, sentence = _without_gain(gains, scale)
     else:
-        outcome, sentence = _with_gain(sides, gains, scale)
+        outcome, sentence = _with_gain(contest, sides, gains, scale)
     return Verdict(outcome, sentence, scale, gains, left_out)
 
 
@@ -95,7 +95,9 @@ def _without_gain(gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
     )
 
 
-def _with_gain(sides: Sides, gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
+def _with_gain(
+    contest: Contest, sides: Sides, gains: Sequence[Gain], scale: Scale
+) -> tuple[Outcome, str]:
     by_score = sorted(sides.memory, key=lambda arm: -centre(sides.memory[arm]))
     helping = [
         arm for arm in by_score if all(_helps(sides, gain, scale) for gain in _of_arm(gains, arm))
@@ -109,13 +111,31 @@ def _with_gain(sides: Sides, gains: Sequence[Gain], scale: Scale) -> tuple[Outco
     short = {arm: _short_of_needed(sides, arm, scale) for arm in helping}
     needing = [arm for arm in helping if short[arm] is None]
     if needing:
-        return "needed", _needed(sides, needing[0], scale)
+        return "needed", _needed(sides, needing[0], scale) + _with_less(contest, sides, needing)
     best = helping[0]
     gain = _over_best(gains, best)
     return "helps", (
         f"Memory helps: {_reaches(sides, best)}; the {_of_whom(gain)} is {_value_of(gain)}. Is it "
-        f"needed? {short[best]}."
+        f"needed? {short[best]}.{_with_less(contest, sides, helping)}"
     )
+
+
+#: Kinds of memory, from little to much.
+_AMOUNTS = ("previous action", "frames", "recurrent")
+
+
+def _with_less(contest: Contest, sides: Sides, arms: Sequence[str]) -> str:
+    """Name the arms that do it with less memory than the best one.
+
+    :param arms: those that do it, the best first
+    """
+    amount = {arm: _AMOUNTS.index(contest.memory_of(arm)) for arm in arms}
+    less = [
+        f"{label_of(arm)} {with_interval(estimate([sides.memory[arm]]))}"
+        for arm in arms
+        if amount[arm] < amount[arms[0]]
+    ]
+    return f" Less memory does it too: {', '.join(less)}." if less else ""
 
 
 def _reaches(sides: Sides, arm: str) -> str:
@@ -139,7 +159,7 @@ def _needed(sides: Sides, arm: str, scale: Scale) -> str:
 def _short_of_needed(sides: Sides, best: str, scale: Scale) -> str | None:
     """Return why memory that helps is not said to be needed; None if it is."""
     if scale.bar is None:
-        return "Unknown, since nothing says which score counts as doing the task"
+        return "Unknown, since nothing says which score counts as doing the task (--solved does)"
     bar = f"the bar of {number(scale.bar)} ({scale.bar_source})"
     ends = estimate([sides.memory[best]]).interval
     assert ends is not None
@@ -188,7 +208,8 @@ def _missing(contest: Contest) -> str:
     most = [f"{max(len(contest.arms[arm]) for arm in arms)} {what}" for what, arms in sides]
     return (
         f"the rule asks for {MIN_RUNS} finished runs of an arm with memory and of one without; the "
-        f"most of one arm are {' and '.join(most)}"
+        f"most of one arm are {' and '.join(most)} (compare goes on in the same folder with more "
+        "--seeds)"
     )
 
 

@@ -84,22 +84,24 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def reached(found: Reached, unit: str) -> str:
+def reached(at: Reached, seconds: Reached) -> str:
     """Write what it took to reach a threshold.
 
-    >>> reached(Reached(45_000.0, 0, 5), "steps"), reached(Reached(45_000.0, 2, 5), "steps")
-    ('45k', '45k, not reached by 2 of 5')
-    >>> reached(Reached(None, 3, 5), "seconds")
-    'not reached by 3 of 5'
+    >>> reached(Reached(45_000.0, 0, 5), Reached(4.21, 0, 5))
+    '45k steps, 4.2 s'
+    >>> reached(Reached(45_000.0, 2, 5), Reached(4.21, 2, 5))
+    '45k steps, 4.2 s (not by 2 of 5)'
+    >>> reached(Reached(None, 3, 5), Reached(None, 3, 5))
+    'not by 3 of 5'
 
-    :param found: from :func:`~thrust_pomdp.experiment.statistics.median_reaching`
-    :param unit: ``"steps"`` or ``"seconds"``
+    :param at: steps, from :func:`~thrust_pomdp.experiment.statistics.median_reaching`
+    :param seconds: the same of the time
     """
-    missed = f"not reached by {found.missed} of {found.n_runs}"
-    if found.median is None:
+    missed = f"not by {at.missed} of {at.n_runs}"
+    if at.median is None or seconds.median is None:
         return missed
-    text = steps(found.median) if unit == "steps" else duration(found.median)
-    return f"{text}, {missed}" if found.missed else text
+    text = f"{steps(at.median)} steps, {duration(seconds.median)}"
+    return f"{text} ({missed})" if at.missed else text
 
 
 def shortened(text: str, length: int) -> str:
