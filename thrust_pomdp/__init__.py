@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from thrust_pomdp.inside import Trace, look_inside
     from thrust_pomdp.inside_figure import longest_burst, plot_burst
     from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
+    from thrust_pomdp.maskable import (
+        MaskableCnnLstmPolicy,
+        MaskableMlpLstmPolicy,
+        MaskableMultiInputLstmPolicy,
+        MaskableRecurrentPPO,
+    )
     from thrust_pomdp.policies import (
         CnnLstmPolicy,
         MlpLstmPolicy,
@@ -53,6 +59,10 @@ _LAZY = {
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
+    "MaskableCnnLstmPolicy": "maskable",
+    "MaskableMlpLstmPolicy": "maskable",
+    "MaskableMultiInputLstmPolicy": "maskable",
+    "MaskableRecurrentPPO": "maskable",
     "MlpLstmPolicy": "policies",
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
@@ -86,6 +96,10 @@ __all__ = [
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
+    "MaskableCnnLstmPolicy",
+    "MaskableMlpLstmPolicy",
+    "MaskableMultiInputLstmPolicy",
+    "MaskableRecurrentPPO",
     "MlpLstmPolicy",
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",

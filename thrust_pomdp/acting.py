@@ -127,6 +127,7 @@ class StatefulActor:
         reward: Any = None,
         blanked: Any = None,
         action: Any = None,
+        action_masks: Any = None,
     ) -> NDArray[Any]:
         """Return the actions for the observations.
 
@@ -141,6 +142,7 @@ class StatefulActor:
         :param blanked: what of the observation is blanked, as ``info["blanked"]`` tells; where it
             is None, all-zero frames count as blank
         :param action: what was done in the end, if not what :meth:`act` returned last
+        :param action_masks: what may be done, for a model that takes masks
         :raises ValueError: if the number of environments changed without a :meth:`reset`, or the
             arguments do not fit the model
         """
@@ -148,9 +150,10 @@ class StatefulActor:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
         if self._sight is not None:
             obs = self._sight.show(obs, episode_start, reward, blanked, action)
-        actions, self._state = self.model.predict(
-            obs, self._state, episode_start, self.deterministic
-        )
+        masks = {} if action_masks is None else {"action_masks": action_masks}
+        predict: Any = self.model.predict
+        actions: NDArray[Any]
+        actions, self._state = predict(obs, self._state, episode_start, self.deterministic, **masks)
         if self._sight is not None:
             self._sight.remember(actions)
         return actions

@@ -46,6 +46,7 @@ class SequenceBatch(NamedTuple):
     :param layout: the same episode starts, as the sequence layer wants them
     :param burn_in: steps to be run from ``initial_state``, for the state that enters step 0, where
         windows are cut into subsequences with burn-in; None for none
+    :param action_masks: ``[n_seq, n_steps, width]``, bool, from a buffer that keeps them
     """
 
     observations: th.Tensor | dict[str, th.Tensor]
@@ -58,6 +59,7 @@ class SequenceBatch(NamedTuple):
     initial_state: RNNStates | None
     layout: ResetLayout
     burn_in: BurnIn | None = None
+    action_masks: th.Tensor | None = None
 
     def select(self, rows: th.Tensor) -> SequenceBatch:
         """Return copies of the windows of some environments, ``rows`` being int64 indices."""
@@ -86,6 +88,7 @@ class SequenceBatch(NamedTuple):
             initial_state=None if state is None else map_states(state, lambda s: take(s, 1)),
             layout=layout,
             burn_in=None if self.burn_in is None else self.burn_in.take(take),
+            action_masks=None if self.action_masks is None else take(self.action_masks),
         )
 
 

@@ -136,8 +136,11 @@ class CompiledCategoricalHeads:
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)
         values = np.empty((n_envs, 1), dtype=np.float32)
-        self._kernels.categorical_heads(*self._views, pi, vf, race, actions, log_prob, values)
+        self._run(race, pi, vf, actions, log_prob, values)
         return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
+
+    def _run(self, race: Any, *arrays: Any) -> None:
+        self._kernels.categorical_heads(*self._views, race, *arrays)
 
 
 class CategoricalPPOLoss(th.autograd.Function):

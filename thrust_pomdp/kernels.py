@@ -35,7 +35,7 @@ def _log_softmax(logits, out):  # type: ignore[no-untyped-def]
 
 @_compile
 def categorical_heads(  # type: ignore[no-untyped-def]
-    pi_weights, pi_bias, vf_weights, vf_bias, memory_pi, memory_vf, race, actions, log_prob, values
+    pi_weights, pi_bias, vf_weights, vf_bias, race, memory_pi, memory_vf, actions, log_prob, values
 ):
     """Draw an action for each row and estimate its value, by linear heads.
 
@@ -45,9 +45,9 @@ def categorical_heads(  # type: ignore[no-untyped-def]
     :param pi_bias: ``[n_actions]``
     :param vf_weights: ``[1, size]``
     :param vf_bias: ``[1]``
+    :param race: standard exponential numbers, ``[n, n_actions]``
     :param memory_pi: what the actor's head reads, ``[n, size]``
     :param memory_vf: what the critic's head reads, ``[n, size]``
-    :param race: standard exponential numbers, ``[n, n_actions]``
     :param actions: output, int64 ``[n]``
     :param log_prob: output, ``[n]``
     :param values: output, ``[n, 1]``
@@ -64,6 +64,34 @@ def categorical_heads(  # type: ignore[no-untyped-def]
             score = np.exp(row[a]) / race[n, a]
             if score > best:
                 best, winner = score, a
+        actions[n] = winner
+        log_prob[n] = row[winner]
+
+
+@_compile
+def masked_categorical_heads(  # type: ignore[no-untyped-def]
+    pi_weights, pi_bias, vf_weights, vf_bias, allowed,
+    race, memory_pi, memory_vf, actions, log_prob, values,
+):  # fmt: skip
+    """Do the same where not every action can be taken.
+
+    :param allowed: bool ``[n, n_actions]``, at least one in each row
+    """
+    n_actions = len(pi_bias)
+    row = np.empty(n_actions, dtype=memory_pi.dtype)
+    for n in range(len(memory_pi)):
+        values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
+        for a in range(n_actions):
+            row[a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
+            if not allowed[n, a]:
+                row[a] = -np.inf
+        _log_softmax(row, row)
+        best, winner = _f32(-1), -1
+        for a in range(n_actions):
+            if allowed[n, a]:  # a masked one could win with 0 / 0
+                score = np.exp(row[a]) / race[n, a]
+                if winner < 0 or score > best:
+                    best, winner = score, a
         actions[n] = winner
         log_prob[n] = row[winner]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -398,11 +399,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :return: logits ``[n_envs * n_steps, n_actions]`` and values ``[n_envs * n_steps]``; None
             where actions are not categorical or a subclass evaluates them in its own way
         """
-        if type(self.action_dist) is not PlainCategoricalDistribution:
+        if not isinstance(self.action_dist, PlainCategoricalDistribution):
             return None
-        evaluates = RecurrentActorCriticPolicy.evaluate_sequences
-        patched = getattr(self.evaluate_sequences, "__func__", None) is not evaluates
-        if patched or self._evaluates_its_own_way():
+        if not self._unchanged("evaluate_sequences") or self._evaluates_its_own_way():
             return None
         distribution, values = self._window_heads(obs, initial_state, layout)
         assert isinstance(distribution, PlainCategoricalDistribution)
@@ -434,11 +433,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
-        mine = RecurrentActorCriticPolicy
-        return any(
-            getattr(type(self), name) is not getattr(mine, name)
-            for name in ("evaluate_actions", "_process_sequence", "_recur")
-        )
+        return not self._unchanged("evaluate_actions", "_process_sequence", "_recur")
+
+    def _unchanged(self, *names: str) -> bool:
+        """Tell whether these methods are those written here, for which faster ways stand in."""
+        return unchanged(self, names, RecurrentActorCriticPolicy)
 
     def _evaluate_flat(
         self,
@@ -636,6 +635,14 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
         return th.as_tensor(starts, device=self.device)
+
+
+def unchanged(policy: nn.Module, names: Iterable[str], written_in: type) -> bool:
+    """Tell whether methods are those of a class: neither overridden nor replaced on the object."""
+    return all(
+        getattr(type(policy), name) is getattr(written_in, name) and name not in vars(policy)
+        for name in names
+    )
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):

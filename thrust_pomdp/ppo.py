@@ -52,6 +52,7 @@ from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
+    SequenceBatch,
     map_states,
     sequences_per_minibatch,
 )
@@ -73,7 +74,7 @@ from thrust_pomdp.policies import (
 )
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.step_infos import StepInfos
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import Step, make_step
 from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.subsequences import check_subsequences
 
@@ -231,10 +232,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_arguments()
         if self.rollout_buffer_class is None:
-            is_dict = isinstance(self.observation_space, spaces.Dict)
-            self.rollout_buffer_class = (
-                RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
-            )
+            self.rollout_buffer_class = self._right_buffer_class()
         super()._setup_model()
         # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
         seed = int(th.randint(2**31, ())) if self.seed is None else self.seed
@@ -286,13 +284,25 @@ class RecurrentPPO(OnPolicyAlgorithm):
 
     def _check_buffer_class(self) -> None:
         given: Any = self.rollout_buffer_class
-        is_dict = isinstance(self.observation_space, spaces.Dict)
-        right = RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+        right = self._right_buffer_class()
         if given is not None and not (isinstance(given, type) and issubclass(given, right)):
             raise ValueError(
                 f"rollout_buffer_class must be a subclass of {right.__name__} for the observation "
                 f"space {self.observation_space}, got {given!r}"
             )
+
+    def _right_buffer_class(self) -> type[Any]:
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        return RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+
+    def _sequences_per_minibatch(self) -> int:
+        """Return how many windows, or subsequences of windows, make a minibatch."""
+        if self.envs_per_minibatch is not None:
+            return self.envs_per_minibatch
+        length = self.sequence_length or self.n_steps
+        return sequences_per_minibatch(
+            self.batch_size, length, self.n_envs * (self.n_steps // length)
+        )
 
     def _warn_if_batch_size_is_not_served(self) -> None:
         if self.envs_per_minibatch is not None or self.batch_size is None:
@@ -310,15 +320,6 @@ class RecurrentPPO(OnPolicyAlgorithm):
             f" are made of whole {unit}s, so {n_sequences} {unit}(s), "
             f"{n_sequences * length} steps, are used instead",
             stacklevel=5,  # the line that makes the model
-        )
-
-    def _sequences_per_minibatch(self) -> int:
-        """Return how many windows, or subsequences of windows, make a minibatch."""
-        if self.envs_per_minibatch is not None:
-            return self.envs_per_minibatch
-        length = self.sequence_length or self.n_steps
-        return sequences_per_minibatch(
-            self.batch_size, length, self.n_envs * (self.n_steps // length)
         )
 
     def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
@@ -387,7 +388,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
         assert lstm_states is not None
-        step = make_step(self.policy)
+        step = self._make_step(env, rollout_buffer)
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
@@ -445,6 +446,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
+        """Return what acts while the buffer is filled."""
+        return make_step(self.policy)
 
     def _update_info_buffer(
         self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
@@ -521,15 +526,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             epoch_kls = []
             refresh = self.refresh_states and epoch > 0
             for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
-                losses = ppo_losses(
-                    self.policy,
-                    batch,
-                    clip_range=clip_range,
-                    clip_range_vf=clip_range_vf,
-                    ent_coef=self.ent_coef,
-                    vf_coef=self.vf_coef,
-                    normalize_advantage=self.normalize_advantage,
-                )
+                losses = self._losses(batch, clip_range, clip_range_vf)
                 history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)
                 if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
@@ -548,6 +545,19 @@ class RecurrentPPO(OnPolicyAlgorithm):
             if not continue_training:
                 break
         self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _losses(
+        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
+    ) -> Losses:
+        return ppo_losses(
+            self.policy,
+            batch,
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            normalize_advantage=self.normalize_advantage,
+        )
 
     def _log_training(
         self,

@@ -52,7 +52,7 @@ _METHODS = (
 )
 
 
-def make_step(policy: RecurrentActorCriticPolicy) -> Step:
+def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
     Prepared for vector observations, Discrete and Box actions and one recurrent layer; anything
@@ -60,15 +60,16 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
+    :param act: what acts in place of the policy's own heads
     """
-    if not _is_common(policy):
+    if not is_common(policy):
         return policy
     extractor, critic = policy.mlp_extractor, policy.critic
     encoder = _encoder(policy.features_extractor)
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _layers(extractor.policy_net), _layers(extractor.value_net)
-    act = _make_heads(policy)
+    act = act or _make_heads(policy)
     action_shape = (-1, *(policy.action_space.shape or ()))
 
     def step(
@@ -110,7 +111,7 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     assert isinstance(action_net, nn.Linear)
     kernels = kernels_for(*action_net.parameters(), *value_net.parameters())
     with_bias = action_net.bias is not None and value_net.bias is not None
-    if kernels is not None and with_bias and type(action_dist) is PlainCategoricalDistribution:
+    if kernels is not None and with_bias and isinstance(action_dist, PlainCategoricalDistribution):
         return CompiledCategoricalHeads(kernels, action_net, value_net)
     # A Gaussian's spread is a parameter of its own.
     spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
@@ -126,20 +127,18 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     return act
 
 
-def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
+def is_common(policy: RecurrentActorCriticPolicy) -> bool:
+    """Tell whether the step of this policy can be prepared."""
     space = policy.observation_space
     return (
-        all(
-            getattr(type(policy), name) is getattr(RecurrentActorCriticPolicy, name)
-            and name not in vars(policy)
-            for name in _METHODS
-        )
+        policy._unchanged(*_METHODS)
         and isinstance(space, spaces.Box)
         and not is_image_space(space)
         and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
         and policy.share_features_extractor
-        and type(policy.action_dist)
-        in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
+        and isinstance(
+            policy.action_dist, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
+        )
         and policy.lstm_actor.num_layers == 1
         and type(policy.lstm_actor) in MEMORIES
         and type(policy.lstm_critic) in (*MEMORIES, type(None))

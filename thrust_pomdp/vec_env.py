@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 from stable_baselines3.common import env_util
 from stable_baselines3.common.monitor import Monitor
@@ -23,6 +23,10 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 from thrust_pomdp.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 
 Flags = NDArray[np.bool_]
+
+#: The method by which environments tell what may be done now; a vector environment that has it
+#: itself answers for all of its environments at once, ``[num_envs, ...]``.
+ACTION_MASKS = "action_masks"
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -227,6 +231,12 @@ class GymnasiumVecEnv(VecEnv):
             raise self._no_single_envs(f"attribute {attr_name!r} cannot be read")
         return [values[idx] for idx in self._get_indices(indices)]
 
+    def has_attr(self, attr_name: str) -> bool:
+        """Tell whether all environments have an attribute."""
+        if attr_name == ACTION_MASKS and self._vector_masks() is not None:
+            return True
+        return super().has_attr(attr_name)
+
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of some environments, all by default, to one value.
 
@@ -256,6 +266,10 @@ class GymnasiumVecEnv(VecEnv):
 
         :raises AttributeError: if they have none of that name, or cannot be looked into
         """
+        vector_masks = self._vector_masks() if method_name == ACTION_MASKS else None
+        if vector_masks is not None:
+            masks = vector_masks()
+            return [masks[idx] for idx in self._get_indices(indices)]
         envs, base = self._single_envs(indices), self._base
         if envs is not None:
             methods = [env.get_wrapper_attr(method_name) for env in envs]
@@ -276,6 +290,13 @@ class GymnasiumVecEnv(VecEnv):
         if wrapper_class is Monitor or envs is None:
             return [wrapper_class is Monitor for _ in self._get_indices(indices)]
         return [env_util.is_wrapped(env, wrapper_class) for env in envs]
+
+    def _vector_masks(self) -> Callable[[], Any] | None:
+        """Find the method by which the vector environment itself tells masks, if it has one."""
+        layer: Any = self.env
+        while not hasattr(layer, ACTION_MASKS) and isinstance(layer, VectorWrapper):
+            layer = layer.env
+        return getattr(layer, ACTION_MASKS, None)
 
     def _single_envs(self, indices: VecEnvIndices) -> list[Any] | None:
         envs = getattr(self._base, "envs", None)

@@ -22,6 +22,8 @@ from stable_baselines3.common.logger import configure
 from torch import nn
 
 from thrust_pomdp import (
+    GymnasiumVecEnv,
+    MaskableRecurrentPPO,
     RecurrentPPO,
     RecurrentRolloutBuffer,
     StatefulActor,
@@ -121,12 +123,16 @@ class TestEnvironments:
 
 
 def make_model(
-    n_lstms: int, policy_kwargs: dict[str, Any] | None = None, **arguments
+    n_lstms: int,
+    policy_kwargs: dict[str, Any] | None = None,
+    cls: Any = RecurrentPPO,
+    env: Any = None,
+    **arguments,
 ) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
-    model = RecurrentPPO(
+    model = cls(
         "MlpLstmPolicy",
-        make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
+        env or make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
         n_steps=N_STEPS,
         batch_size=4 * N_STEPS,
         n_epochs=4,
@@ -241,6 +247,40 @@ class TestPrivilegedCritic:
     @pytest.mark.benchmark(group="window")
     def test_training_on_a_window(self, benchmark, critic):
         model, callback = self.ready(critic)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+class AllowsEverything(gym.vector.VectorWrapper):
+    """Masks that change nothing, so that the episodes are those of the window without."""
+
+    def action_masks(self):
+        return np.ones((self.num_envs, 2), bool)
+
+
+class TestActionMasks:
+    """What masks cost is the difference to the same window without (``TestAlgorithm``, 1 LSTM)."""
+
+    def make(self) -> MaskableRecurrentPPO:
+        env = make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0)
+        return make_model(1, MaskableRecurrentPPO, GymnasiumVecEnv(AllowsEverything(env.env)))
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+        assert model.use_masking
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4
