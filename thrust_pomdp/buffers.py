@@ -180,8 +180,6 @@ class _SequenceStorage:
         super().reset()  # type: ignore[misc]
         self._initial_state = self._carried_state
         self._recorded = {}
-        if self._cut is not None:
-            self._cut.clear()
         if isinstance(self.action_space, spaces.Box):
             # SB3 stores the space's dtype: a float16 space would round the action that was taken,
             # and its recomputed log-probability would belong to another one.

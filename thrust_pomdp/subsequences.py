@@ -121,10 +121,6 @@ class Subsequences:
         self.steps = [max(start - burn_in, 0) for start in range(0, n_steps, sequence_length)]
         self._states: dict[int, RNNStates] = {}
 
-    def clear(self) -> None:
-        """Forget the states of the window."""
-        self._states = {}
-
     def keep(self, step: int, states: RNNStates) -> None:
         """Store a copy of the states that entered a step, if a subsequence needs them."""
         if step in self.steps:

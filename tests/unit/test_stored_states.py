@@ -10,7 +10,13 @@ from helpers import FirstPass, fixed_length_envs, ignore_resets, sharpen, zero_i
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
-from thrust_pomdp import MlpLstmPolicy, RecurrentPPO, RecurrentRolloutBuffer, stored_states
+from thrust_pomdp import (
+    MaskableMlpLstmPolicy,
+    MlpLstmPolicy,
+    RecurrentPPO,
+    RecurrentRolloutBuffer,
+    stored_states,
+)
 from thrust_pomdp.losses import ppo_losses
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.stored_states import burned_in, states_after
@@ -90,6 +96,13 @@ class TestFirstPassEqualsCollection:
         assert callback.error < 1e-5
 
     @pytest.mark.parametrize("cut", CUTS)
+    @pytest.mark.parametrize("rnn_class", [th.nn.GRU, th.nn.RNN])
+    def test_for_other_memories(self, rnn_class, cut):
+        policy_kwargs = {"rnn_class": rnn_class, "n_lstm_layers": 2}
+        callback = first_pass(policy_kwargs=policy_kwargs, window_state="carry", **CUTS[cut])
+        assert callback.error < 1e-5
+
+    @pytest.mark.parametrize("cut", CUTS)
     @pytest.mark.parametrize(
         "action_space",
         [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 2])],
@@ -100,12 +113,21 @@ class TestFirstPassEqualsCollection:
         assert first_pass(env=env, window_state="carry", **CUTS[cut]).error < 1e-5
 
     @pytest.mark.parametrize(
-        ("space", "policy"), [(DICT, "MultiInputLstmPolicy"), (IMAGE, "CnnLstmPolicy")]
+        ("space", "policy", "policy_kwargs"),
+        [
+            (DICT, "MultiInputLstmPolicy", {}),
+            (DICT, "AsymmetricLstmPolicy", {"critic_only": ("number",)}),
+            (IMAGE, "CnnLstmPolicy", {}),
+        ],
+        ids=["Dict", "privileged critic", "image"],
     )
-    def test_for_other_observations(self, space, policy):
-        env = fixed_length_envs(5, 7, observation_space=space)
-        cut = {"sequence_length": 4, "burn_in": 2, "refresh_states": True}
-        assert first_pass(env=env, policy=policy, window_state="carry", **cut).error < 1e-5
+    def test_for_other_observations(self, space, policy, policy_kwargs):
+        callback = first_pass(
+            env=fixed_length_envs(5, 7, observation_space=space), policy=policy,
+            policy_kwargs=policy_kwargs, window_state="carry",
+            sequence_length=4, burn_in=2, refresh_states=True,
+        )  # fmt: skip
+        assert callback.error < 1e-5
 
     def test_with_state_dependent_exploration(self):
         env = fixed_length_envs(5, 6, 7, action_space=spaces.Box(-1, 1, (2,), np.float32))
@@ -482,6 +504,19 @@ class TestClassesOfAUsersOwn:
         callback = first_pass(policy=policy, window_state="carry", **CUTS[cut])
         assert callback.minibatches == 18
         assert callback.error < 1e-5
+
+    @pytest.mark.parametrize(
+        ("cls", "n_steps"),
+        [(MlpLstmPolicy, 0), (MaskableMlpLstmPolicy, 0), (Louder, 0), (Scaled, 5)],
+    )
+    def test_policies_are_stepped_only_where_they_act_in_their_own_way(self, cls, n_steps):
+        space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+        policy = cls(space, spaces.Discrete(2), lambda _: 0.0, lstm_hidden_size=8)
+        steps = []
+        policy.register_forward_hook(lambda *_: steps.append(1))
+        starts = th.zeros(2, 5, dtype=th.bool)
+        states_after(policy, th.ones(2, 5, 3), policy.zero_states(2), starts)
+        assert len(steps) == n_steps
 
     def test_stepping_such_a_policy_draws_no_number(self):
         model = collected(policy=Scaled)
