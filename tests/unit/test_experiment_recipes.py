@@ -14,6 +14,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import VecFrameStack
+from torch import nn
 
 from thrust_pomdp import (
     AsymmetricLstmPolicy,
@@ -48,6 +49,8 @@ CLASSES = {
     "lstm": RecurrentPPO,
     "lstm-prev-action": RecurrentPPO,
     "lstm-prev-action-privileged": RecurrentPPO,
+    "gru": RecurrentPPO,
+    "gru-prev-action": RecurrentPPO,
     "mlp": PPO,
     "mlp-prev-action": PPO,
     "frame-stack": PPO,
@@ -103,6 +106,20 @@ class TestArms:
             check_tells_state(arm, env_id, {})
         check_tells_state(arm, FLICKERING, {"flicker_prob": 0.3})
         check_tells_state(ARMS["lstm"], env_id, {})  # has no use for it
+
+    @pytest.mark.parametrize("arm", ["gru", "gru-prev-action"])
+    def test_a_gru_is_trained_by_the_recipe_of_the_lstm_and_stays_one(self, arm):
+        recipe = recipe_for(arm, FLICKERING)
+        of_lstm = recipe_for(ARMS[arm].recipes_of, FLICKERING).as_mapping()
+        kwargs = {**of_lstm["policy_kwargs"], "rnn_class": "nn.GRU"}
+        assert recipe.as_mapping() == {**of_lstm, "policy_kwargs": kwargs}
+        changed = recipe.with_changes(ARMS[arm], {"policy_kwargs": {"lstm_hidden_size": 8}})
+        one = RunSpec(arm, FLICKERING, 0, hyperparams=changed.as_mapping())
+        model = make_model(one, make_training_env(one))
+        assert type(model.policy.lstm_actor) is nn.GRU
+        assert model.policy.lstm_actor.hidden_size == 8
+        assert type(make_model(RunSpec(arm, FLICKERING, 0), make_training_env(one)).policy
+                    .lstm_actor) is nn.GRU  # fmt: skip
 
     def test_an_arm_with_the_last_action_is_not_called_memoryless(self):
         assert [name for name, arm in ARMS.items() if "memoryless" in arm.label] == ["mlp"]

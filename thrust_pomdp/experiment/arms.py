@@ -68,6 +68,8 @@ class Arm:
     :param previous_action: whether it sees its last action; then it is not memoryless
     :param stacks_frames: whether it sees several frames at once
     :param privileged: whether its critic sees the true state, in training only
+    :param rnn_class: what remembers in place of an LSTM, a name such as ``nn.GRU``
+    :param recipes_of: the arm whose packaged recipes are its too
     :param keys: hyperparameters it takes; None if only its factory knows
     :param needs: a package beyond the dependencies
     :param actions: action spaces that its algorithm is right for
@@ -80,6 +82,8 @@ class Arm:
     previous_action: bool = False
     stacks_frames: bool = False
     privileged: bool = False
+    rnn_class: str | None = None
+    recipes_of: str | None = None
     keys: frozenset[str] | None = PPO_KEYS
     needs: str | None = None
     actions: tuple[type[spaces.Space[Any]], ...] = _ACTIONS
@@ -116,6 +120,11 @@ ARMS: dict[str, Arm] = {
             previous_action=True, keys=_RECURRENT_KEYS),
         Arm("lstm-prev-action-privileged", "LSTM, previous action, critic sees the state", _OURS,
             recurrent=True, previous_action=True, privileged=True, keys=_RECURRENT_KEYS),
+        Arm("gru", "GRU (RecurrentPPO)", _OURS, recurrent=True, rnn_class="nn.GRU",
+            recipes_of="lstm", keys=_RECURRENT_KEYS),
+        Arm("gru-prev-action", "GRU and previous action", _OURS, recurrent=True,
+            previous_action=True, rnn_class="nn.GRU", recipes_of="lstm-prev-action",
+            keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only, one bit of memory", _PPO,
             previous_action=True),

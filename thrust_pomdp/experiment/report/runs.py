@@ -36,6 +36,8 @@ _MEMORY: dict[str, Memory] = {
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
     "sb3-contrib": "recurrent",
+    "gru": "recurrent",
+    "gru-prev-action": "recurrent",
 }
 
 #: The order of the package's arms on a page; arms of the user's own come after them.
