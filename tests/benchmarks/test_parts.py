@@ -264,7 +264,8 @@ class TestActionMasks:
 
     def make(self) -> MaskableRecurrentPPO:
         env = make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0)
-        return make_model(1, MaskableRecurrentPPO, GymnasiumVecEnv(AllowsEverything(env.env)))
+        masked = GymnasiumVecEnv(AllowsEverything(env.env))
+        return make_model(1, cls=MaskableRecurrentPPO, env=masked)
 
     @pytest.mark.benchmark(group="window")
     def test_collecting_a_window(self, benchmark):
