@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
-WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py ppo.py spaces.py) \
+WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py ppo.py spaces.py \
+	asymmetric.py stored_states.py rnn_class.py encoder.py maskable.py) \
 	tests/equivalence
 
 .PHONY: demo test lint format clean

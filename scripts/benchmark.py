@@ -38,7 +38,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 import thrust_pomdp
 from thrust_pomdp.envs import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
-from thrust_pomdp.sequences import ResetLayout, lstm_sequences
+from thrust_pomdp.memory import memory_sequences
+from thrust_pomdp.sequences import ResetLayout
 from thrust_pomdp.vec_env import GymnasiumVecEnv
 
 LENGTHS = (20, 100, 500)
@@ -317,23 +318,29 @@ def paired(ours: Callable[[], Any], other: Callable[[], Any], repeats: int, pair
 
 def layer_parts() -> Iterator[str]:
     """The sequence layer's time over that of a dense call without resets, forward and backward."""
-    lstm = th.nn.LSTM(4, 64)
+    for rnn_class in (th.nn.LSTM, th.nn.GRU, th.nn.RNN):
+        yield from layer_parts_of(rnn_class)
+
+
+def layer_parts_of(rnn_class: type[th.nn.RNNBase]) -> Iterator[str]:
+    rnn: Any = rnn_class(4, 64)
     dense_inputs, dense_gradient = th.randn(128, 4, 4), th.randn(128, 4, 64)
     inputs, gradient = dense_inputs.transpose(0, 1), dense_gradient.transpose(0, 1)
 
     def dense() -> None:
-        lstm.zero_grad()
-        lstm(dense_inputs)[0].backward(dense_gradient)
+        rnn.zero_grad()
+        rnn(dense_inputs)[0].backward(dense_gradient)
 
     for steps in (20, 60, 500):
         starts = np.arange(4 * 128).reshape(4, 128) % steps == steps - 1
         layout = ResetLayout.from_episode_starts(starts)
 
         def layer(layout: ResetLayout = layout) -> None:
-            lstm.zero_grad()
-            lstm_sequences(lstm, inputs, layout).backward(gradient)
+            rnn.zero_grad()
+            memory_sequences(rnn, inputs, layout)[0].backward(gradient)
 
-        yield f"layer / dense nn.LSTM, one reset per {steps} steps: {paired(dense, layer, 10)}"
+        name = f"layer / dense nn.{rnn_class.__name__}, one reset per {steps} steps"
+        yield f"{name}: {paired(dense, layer, 10)}"
 
 
 def env_parts() -> Iterator[str]:

@@ -34,6 +34,10 @@ CONTROLLERS = {
 }
 
 
+#: What a model of --model may have seen beside the frame; of a --run it is known.
+SENSES = ("previous_action", "previous_reward", "frame_stack")
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -49,6 +53,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--normalizer", type=Path, metavar="FILE",
                         help="statistics that VecNormalizeVisible or VecNormalize saved with "
                         "the model")  # fmt: skip
+    parser.add_argument("--previous-action", action="store_true",
+                        help="the model saw its last action, by VecPreviousAction")  # fmt: skip
+    parser.add_argument("--previous-reward", action="store_true",
+                        help="the model saw its last reward, by VecPreviousReward")  # fmt: skip
+    parser.add_argument("--frame-stack", type=positive, default=1, metavar="N",
+                        help="the model saw so many frames at once, by VecFrameStack")  # fmt: skip
     add_env_options(parser, default=None)  # the run's, or DEFAULT_ENV
     parser.add_argument("--seed", type=seed, default=0, help="of environment and actions")
     parser.add_argument("--episodes", type=positive, default=1, help="episodes to play")
@@ -63,26 +73,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     where.add_argument("--out", type=Path, metavar="FILE", help="a .gif or .mp4 file")
     where.add_argument("--human", action="store_true", help="a window")
     args = parser.parse_args(arguments)
-    if args.normalizer is not None and args.model is None:
-        parser.error("--normalizer belongs to --model")
+    for name in ("normalizer", *SENSES):
+        if getattr(args, name) != parser.get_default(name) and args.model is None:
+            parser.error(f"--{name.replace('_', '-')} belongs to --model")
     return args
 
 
 def watch(args: argparse.Namespace) -> None:
     env_id, env_kwargs = args.env or DEFAULT_ENV, dict(args.env_kwargs)
-    model, normalizer = args.model, args.normalizer
-    if args.run is not None:
-        spec, model, normalizer = watching.find_run(args.run)
-        env_id, env_kwargs = args.env or spec.env_id, {**spec.env_kwargs, **env_kwargs}
+    run = None if args.run is None else watching.find_run(args.run)
+    if run is not None:
+        env_id, env_kwargs = args.env or run.spec.env_id, {**run.spec.env_kwargs, **env_kwargs}
     if args.out is not None:
         films.check_path(args.out)
     env = watching.make_env(env_id, args.human, env_kwargs)
     actor: watching.Actor
-    if model is None:
+    if run is not None:
+        actor = watching.run_actor(env, run, args.deterministic)
+    elif args.model is not None:
+        senses = {name: getattr(args, name) for name in SENSES}
+        actor = watching.model_actor(env, args.model, args.normalizer, args.deterministic, **senses)
+    else:
         knows = CONTROLLERS[args.controller]
         actor = watching.scripted_actor(env, knows, env_id, args.seed, env_kwargs)
-    else:
-        actor = watching.model_actor(env, model, normalizer, args.deterministic)
     set_random_seed(args.seed)  # that of torch, which policies draw from
     if args.out is not None:
         env = films.recorded(env, args.out)

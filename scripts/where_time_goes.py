@@ -20,7 +20,7 @@ from benchmark import SETTINGS, Setting, make_model, one_window
 from thrust_pomdp import ppo
 from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.losses import ppo_losses
-from thrust_pomdp.sequences import lstm_sequences
+from thrust_pomdp.memory import memory_sequences
 
 REPEATS = 60
 
@@ -51,7 +51,7 @@ def training_parts(model: Any) -> Iterator[tuple[str, float]]:
     def layers(backward: bool) -> None:
         policy.optimizer.zero_grad()
         for lstm in filter(None, (policy.lstm_actor, policy.lstm_critic)):
-            outputs = lstm_sequences(lstm, batch.observations, batch.layout)
+            outputs, _ = memory_sequences(lstm, batch.observations, batch.layout)
             if backward:
                 outputs.backward(gradient)
 

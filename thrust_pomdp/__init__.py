@@ -14,8 +14,17 @@ from thrust_pomdp.registration import register_envs
 
 if TYPE_CHECKING:
     from thrust_pomdp.acting import StatefulActor
+    from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
     from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+    from thrust_pomdp.inside import Trace, look_inside
+    from thrust_pomdp.inside_figure import longest_burst, plot_burst
     from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
+    from thrust_pomdp.maskable import (
+        MaskableCnnLstmPolicy,
+        MaskableMlpLstmPolicy,
+        MaskableMultiInputLstmPolicy,
+        MaskableRecurrentPPO,
+    )
     from thrust_pomdp.policies import (
         CnnLstmPolicy,
         MlpLstmPolicy,
@@ -24,63 +33,95 @@ if TYPE_CHECKING:
     )
     from thrust_pomdp.ppo import RecurrentPPO
     from thrust_pomdp.sequences import RNNStates
-    from thrust_pomdp.vec_env import GymnasiumVecEnv, make_vec_env
+    from thrust_pomdp.vec_env import GymnasiumVecEnv
+    from thrust_pomdp.vec_making import make_vec_env
     from thrust_pomdp.vec_normalize import VecNormalizeVisible
-    from thrust_pomdp.vec_previous_action import VecPreviousAction
+    from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
+    from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
+        ExposeObservation,
         FlickerObservation,
         MaskObservation,
         NormalizeVisibleObservation,
         PreviousActionObservation,
+        PreviousRewardObservation,
     )
 
 __version__ = "0.1.0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
+    "AsymmetricLstmPolicy": "asymmetric",
     "CnnLstmPolicy": "policies",
     "ElementDropoutObservation": "wrappers",
+    "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
     "GymnasiumVecEnv": "vec_env",
     "MaskObservation": "wrappers",
+    "MaskableCnnLstmPolicy": "maskable",
+    "MaskableMlpLstmPolicy": "maskable",
+    "MaskableMultiInputLstmPolicy": "maskable",
+    "MaskableRecurrentPPO": "maskable",
     "MlpLstmPolicy": "policies",
     "MultiInputLstmPolicy": "policies",
     "NormalizeVisibleObservation": "wrappers",
     "PreviousActionObservation": "wrappers",
+    "PreviousRewardObservation": "wrappers",
     "RNNStates": "sequences",
     "RecurrentActorCriticPolicy": "policies",
     "RecurrentDictRolloutBuffer": "buffers",
     "RecurrentPPO": "ppo",
     "RecurrentRolloutBuffer": "buffers",
     "StatefulActor": "acting",
+    "Trace": "inside",
     "VecNormalizeVisible": "vec_normalize",
-    "VecPreviousAction": "vec_previous_action",
+    "VecPreviousAction": "vec_previous",
+    "VecPreviousReward": "vec_previous",
+    "VecPrivilegedInfo": "vec_privileged",
+    "VecUnprivileged": "vec_privileged",
     "from_sb3_contrib": "interop",
-    "make_vec_env": "vec_env",
+    "longest_burst": "inside_figure",
+    "look_inside": "inside",
+    "make_vec_env": "vec_making",
+    "plot_burst": "inside_figure",
     "to_sb3_contrib": "interop",
 }
 
 __all__ = [
+    "AsymmetricLstmPolicy",
     "CnnLstmPolicy",
     "ElementDropoutObservation",
+    "ExposeObservation",
     "FlickerObservation",
     "GymnasiumVecEnv",
     "MaskObservation",
+    "MaskableCnnLstmPolicy",
+    "MaskableMlpLstmPolicy",
+    "MaskableMultiInputLstmPolicy",
+    "MaskableRecurrentPPO",
     "MlpLstmPolicy",
     "MultiInputLstmPolicy",
     "NormalizeVisibleObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
     "RNNStates",
     "RecurrentActorCriticPolicy",
     "RecurrentDictRolloutBuffer",
     "RecurrentPPO",
     "RecurrentRolloutBuffer",
     "StatefulActor",
+    "Trace",
     "VecNormalizeVisible",
     "VecPreviousAction",
+    "VecPreviousReward",
+    "VecPrivilegedInfo",
+    "VecUnprivileged",
     "from_sb3_contrib",
+    "longest_burst",
+    "look_inside",
     "make_vec_env",
+    "plot_burst",
     "register_envs",
     "to_sb3_contrib",
 ]

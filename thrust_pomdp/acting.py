@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from gymnasium import spaces
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+    from thrust_pomdp.seeing import Layer
+
 
 class _Predictor(Protocol):
+    @property
+    def observation_space(self) -> spaces.Space[Any]: ...
+
+    @property
+    def action_space(self) -> spaces.Space[Any]: ...
+
     def predict(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool
     ) -> tuple[NDArray[Any], Any]: ...
@@ -26,31 +39,127 @@ class StatefulActor:
     >>> for _ in range(1000):  # doctest: +SKIP
     ...     obs, rewards, dones, infos = vec_env.step(actor.act(obs, episode_start=dones))
 
+    That is for observations as the model was trained on. **Raw observations**, such as a robot has,
+    go through what was around the training environment: :meth:`like` reads it off the VecEnv, the
+    keywords here name it. The actor remembers the previous action itself.
+
+    >>> model = RecurrentPPO.load("model.zip")  # doctest: +SKIP
+    >>> actor = StatefulActor(
+    ...     model, deterministic=True, normalizer="normalizer.pkl", previous_action=True
+    ... )  # doctest: +SKIP
+    >>> action = actor.act(reading)  # doctest: +SKIP
+
+    .. warning::
+        A normaliser's file is a pickle, which can run any code when it is loaded: load only what
+        you trust.
+
     :param model: anything with SB3's ``predict``
     :param deterministic: take the most likely action instead of sampling
+    :param normalizer: the ``VecNormalizeVisible`` or ``VecNormalize`` of the training, or its file;
+        its statistics are not updated
+    :param previous_action: whether the model sees its last action, by ``VecPreviousAction``
+    :param previous_reward: whether it sees its last reward, by ``VecPreviousReward``
+    :param frame_stack: how many observations it sees at once, by ``VecFrameStack``
+    :raises ValueError: for arguments that cannot be
     """
 
-    def __init__(self, model: _Predictor, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        model: _Predictor,
+        deterministic: bool = False,
+        *,
+        normalizer: VecNormalize | str | Path | None = None,
+        previous_action: bool = False,
+        previous_reward: bool = False,
+        frame_stack: int = 1,
+    ) -> None:
         self.model = model
         self.deterministic = deterministic
         self._state: Any = None
+        self._sight: Any = None
+        if normalizer is not None or previous_action or previous_reward or frame_stack != 1:
+            from thrust_pomdp.seeing import standard_layers
+
+            self._look_through(
+                standard_layers(
+                    _acting_space(model),
+                    model.action_space,
+                    normalizer,
+                    previous_action,
+                    previous_reward,
+                    frame_stack,
+                )
+            )
+
+    @classmethod
+    def like(cls, model: _Predictor, env: VecEnv, deterministic: bool = False) -> StatefulActor:
+        """Make an actor for raw observations, which sees them as a VecEnv shows them.
+
+        :param model: anything with SB3's ``predict``
+        :param env: the VecEnv that the model was trained on, or one like it; what its wrappers do
+            is done to the raw observations, with statistics as they are when the actor acts
+        :param deterministic: take the most likely action instead of sampling
+        :raises ValueError: for what is no VecEnv, and for wrappers of which it is not known what
+            they do
+        """
+        from thrust_pomdp.seeing import layers_of
+
+        actor = cls(model, deterministic)
+        actor._look_through(layers_of(env))
+        return actor
+
+    def _look_through(self, layers: list[Layer]) -> None:
+        from thrust_pomdp.seeing import Sight
+
+        self._sight = Sight(layers, _acting_space(self.model), self.model.action_space)
 
     def reset(self) -> None:
         """Forget everything: the next observation starts an episode in every environment."""
         self._state = None
+        if self._sight is not None:
+            self._sight.forget()
 
-    def act(self, obs: Any, episode_start: Any = None) -> NDArray[Any]:
+    def act(
+        self,
+        obs: Any,
+        episode_start: Any = None,
+        *,
+        reward: Any = None,
+        blanked: Any = None,
+        action: Any = None,
+        action_masks: Any = None,
+    ) -> NDArray[Any]:
         """Return the actions for the observations.
+
+        The keywords are for raw observations; what the model does not see is not looked at.
 
         :param obs: one observation or ``[n_envs, *obs_shape]``
         :param episode_start: ``[n_envs]``, or one flag for one environment: true where the
             observation is the first of an episode; None where none is, and right after
             :meth:`reset`
-        :raises ValueError: if the number of environments changed without a :meth:`reset`
+        :param reward: what came with the observation, ``[n_envs]`` or one number; it is needed if
+            the model sees its previous reward, but for the first observation of an episode
+        :param blanked: what of the observation is blanked, as ``info["blanked"]`` tells; where it
+            is None, all-zero frames count as blank
+        :param action: what was done in the end, if not what :meth:`act` returned last
+        :param action_masks: what may be done, for a model that takes masks
+        :raises ValueError: if the number of environments changed without a :meth:`reset`, or the
+            arguments do not fit the model
         """
         if episode_start is not None:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
-        actions, self._state = self.model.predict(
-            obs, self._state, episode_start, self.deterministic
-        )
+        if self._sight is not None:
+            obs = self._sight.show(obs, episode_start, reward, blanked, action)
+        masks = {} if action_masks is None else {"action_masks": action_masks}
+        predict: Any = self.model.predict
+        actions: NDArray[Any]
+        actions, self._state = predict(obs, self._state, episode_start, self.deterministic, **masks)
+        if self._sight is not None:
+            self._sight.remember(actions)
         return actions
+
+
+def _acting_space(model: _Predictor) -> Any:
+    """Return the space of what a model needs to see to act."""
+    policy = getattr(model, "policy", model)
+    return getattr(policy, "acting_space", model.observation_space)

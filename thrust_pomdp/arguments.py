@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from typing import Any
 
-#: ``nn.LSTM`` options that cannot work here, and why.
+#: Options of torch's recurrent layers that cannot work here, and why.
 _REFUSED_LSTM_KWARGS = {
     "proj_size": "the state arrays and the heads assume a hidden state of lstm_hidden_size",
     "bidirectional": "an agent cannot read its future observations",
@@ -16,21 +17,18 @@ _REFUSED_LSTM_KWARGS = {
     "hidden_size": "use lstm_hidden_size",
 }
 
-#: ``nn.LSTM`` options that work.
-LSTM_KWARGS = ("bias", "dropout")
 
-
-def check_count(name: str, value: Any) -> int:
+def check_count(name: str, value: Any, minimum: int = 1) -> int:
     """Return a whole number.
 
-    :raises ValueError: if it is none, or below 1
+    :raises ValueError: if it is none, or below ``minimum``
     """
     try:
         count = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or count < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}")
+    if isinstance(value, bool) or count < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
     return count
 
 
@@ -79,15 +77,36 @@ def check_flag(name: str, value: Any) -> bool:
     raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
+def check_forget_bias(
+    forget_bias: float, state: tuple[str, ...], lstm_kwargs: dict[str, Any] | None
+) -> None:
+    """Refuse a bias of a forget gate where there is none.
+
+    :param state: names of the parts of the memory's state
+    :raises ValueError: with the reason
+    """
+    if not math.isfinite(check_number("forget_bias", forget_bias)):
+        raise ValueError(f"forget_bias must be finite, got {forget_bias!r}")
+    if forget_bias and "cell" not in state:
+        raise ValueError(
+            f"forget_bias={forget_bias!r} needs rnn_class=nn.LSTM: the other layers have no forget "
+            "gate"
+        )
+    if forget_bias and not (lstm_kwargs or {}).get("bias", True):
+        raise ValueError(f"forget_bias={forget_bias!r} needs biases: leave out lstm_kwargs['bias']")
+
+
 def check_lstm_arguments(
     lstm_hidden_size: int,
     n_lstm_layers: int,
     shared_lstm: bool,
     enable_critic_lstm: bool,
     lstm_kwargs: dict[str, Any] | None,
+    options: tuple[str, ...],
 ) -> None:
     """Refuse what no recurrent policy can be made of.
 
+    :param options: what ``lstm_kwargs`` may contain
     :raises ValueError: with the reason
     """
     check_count("lstm_hidden_size", lstm_hidden_size)
@@ -102,8 +121,9 @@ def check_lstm_arguments(
             if not value:
                 continue  # said explicitly, and what it is anyway
             raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
-        if key not in LSTM_KWARGS:
-            raise ValueError(f"lstm_kwargs takes 'bias' and 'dropout', got {key!r}")
+        if key not in options:
+            *first, last = map(repr, options)
+            raise ValueError(f"lstm_kwargs takes {', '.join(first)} and {last}, got {key!r}")
         if key == "dropout" and value > 0 and n_lstm_layers > 1:
             warnings.warn(
                 f"lstm_kwargs dropout={value} is active in training and not while collecting: "

@@ -9,6 +9,7 @@ Storage is SB3's, ``[n_steps, n_envs, ...]``; batches are environment-major, ``[
     ...                         env2:  step0 step1 ... step(n-1)
 
 A minibatch is a set of whole rows on the right, so it needs neither padding nor masks.
+:mod:`thrust_pomdp.subsequences` cuts the rows on request.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.observations import map_obs
 from thrust_pomdp.sequences import ResetLayout, RNNStates
+from thrust_pomdp.subsequences import BurnIn, StatesAfter, Subsequences
 
 Array = NDArray[Any]
 
@@ -42,6 +44,9 @@ class SequenceBatch(NamedTuple):
     :param initial_state: the states that entered step 0, each ``[n_layers, n_seq, hidden]``;
         None stands for zeros
     :param layout: the same episode starts, as the sequence layer wants them
+    :param burn_in: steps to be run from ``initial_state``, for the state that enters step 0, where
+        windows are cut into subsequences with burn-in; None for none
+    :param action_masks: ``[n_seq, n_steps, width]``, bool, from a buffer that keeps them
     """
 
     observations: th.Tensor | dict[str, th.Tensor]
@@ -53,6 +58,8 @@ class SequenceBatch(NamedTuple):
     episode_starts: th.Tensor
     initial_state: RNNStates | None
     layout: ResetLayout
+    burn_in: BurnIn | None = None
+    action_masks: th.Tensor | None = None
 
     def select(self, rows: th.Tensor) -> SequenceBatch:
         """Return copies of the windows of some environments, ``rows`` being int64 indices."""
@@ -80,16 +87,18 @@ class SequenceBatch(NamedTuple):
             episode_starts=take(self.episode_starts),
             initial_state=None if state is None else map_states(state, lambda s: take(s, 1)),
             layout=layout,
+            burn_in=None if self.burn_in is None else self.burn_in.take(take),
+            action_masks=None if self.action_masks is None else take(self.action_masks),
         )
 
 
 def map_states(states: RNNStates, function: Callable[[th.Tensor], th.Tensor]) -> RNNStates:
-    """Apply ``function`` to each of the four state tensors."""
+    """Apply ``function`` to each state tensor of actor and critic."""
     pi, vf = states
-    mapped = (function(pi[0]), function(pi[1]))
+    mapped = tuple(function(part) for part in pi)
     if vf is pi:  # a critic without memory of its own
         return RNNStates(mapped, mapped)
-    return RNNStates(mapped, (function(vf[0]), function(vf[1])))
+    return RNNStates(mapped, tuple(function(part) for part in vf))
 
 
 class _SequenceStorage:
@@ -138,6 +147,7 @@ class _SequenceStorage:
         self._initial_state: RNNStates | None = None
         self._carried_state: RNNStates | None = None
         self._recorded: dict[str, Array] = {}
+        self._cut: Subsequences | None = None
         self._batch: SequenceBatch | None = None
         self._generator = np.random.default_rng()
         super().__init__(  # type: ignore[call-arg]
@@ -148,6 +158,22 @@ class _SequenceStorage:
     def seed(self, seed: int | None) -> None:
         """Seed the shuffling of :meth:`to_minibatches`, which uses no global generator."""
         self._generator = np.random.default_rng(seed)
+
+    def cut_windows(self, sequence_length: int, burn_in: int = 0) -> None:
+        """Hand out subsequences from now on: see :mod:`thrust_pomdp.subsequences`.
+
+        Each ``add`` must then be given the states. They are stored where subsequences start only.
+
+        :param sequence_length: steps of a subsequence, a divisor of ``buffer_size``
+        :param burn_in: steps to be run before each subsequence but a window's first; minibatches
+            then hold them as ``burn_in``
+        :raises ValueError: naming the argument, the rule and the value, or if the window has begun
+        """
+        if self.pos > 0:
+            raise ValueError(
+                f"the window has begun ({self.pos} steps): call cut_windows() before add()"
+            )
+        self._cut = Subsequences(self.buffer_size, sequence_length, burn_in)
 
     def reset(self) -> None:
         """Clear the window; the start flags and the states carried to step 0 survive it."""
@@ -192,6 +218,8 @@ class _SequenceStorage:
             self._keep_states(lstm_states)
         elif self.record_states:
             raise ValueError("record_states=True needs lstm_states in every call of add()")
+        elif self._cut is not None:
+            raise ValueError("cut_windows() needs lstm_states in every call of add()")
         step = self.pos
         if isinstance(self.observations, dict):
             for key, storage in self.observations.items():
@@ -218,13 +246,12 @@ class _SequenceStorage:
             # None stands for zeros: the sequence layer need not look at them.
             remembers = any(bool(tensor.any()) for pair in states for tensor in pair)
             self._initial_state = map_states(states, _copy) if remembers else None
+        if self._cut is not None:
+            self._cut.keep(self.pos, states)
         if not self.record_states:
             return
-        named = zip(
-            ("hidden", "cell", "critic_hidden", "critic_cell"),
-            (*states.pi, *states.vf),
-            strict=True,
-        )
+        named = [*zip(("hidden", "cell"), states.pi, strict=False),
+                 *zip(("critic_hidden", "critic_cell"), states.vf, strict=False)]  # fmt: skip
         for name, tensor in named:
             if name not in self._recorded:
                 shape = (self.buffer_size, *tensor.shape)
@@ -237,8 +264,13 @@ class _SequenceStorage:
                 f"{name} is recorded on request only: make the buffer with record_states=True "
                 "(rollout_buffer_kwargs=dict(record_states=True))"
             )
-        if name not in self._recorded:
+        if not self._recorded:
             raise ValueError(f"{name} is empty: nothing has been added yet")
+        if name not in self._recorded:
+            raise ValueError(
+                f"{name} belongs to an LSTM: the state of a GRU or a plain RNN is "
+                f"{name.replace('cell', 'hidden')} alone"
+            )
         return self._recorded[name]
 
     @property
@@ -386,27 +418,45 @@ class _SequenceStorage:
     ) -> Generator[SequenceBatch, None, None]:
         """Yield minibatches of whole windows; every environment comes exactly once.
 
-        :param envs_per_minibatch: number of environments in a minibatch; the last one takes what
-            is left
-        :param shuffle: draw the order of the environments anew, else 0 to n_envs - 1
+        After :meth:`cut_windows` of subsequences, each of which comes exactly once.
+
+        :param envs_per_minibatch: number of environments (subsequences) in a minibatch; the last
+            one takes what is left
+        :param shuffle: draw their order anew, else environment by environment in time order
         :raises ValueError: if ``envs_per_minibatch`` is below 1 or the window is not full
         """
         check_count("envs_per_minibatch", envs_per_minibatch)
-        if self._batch is None:
-            self._batch = self.to_sequence_batch()
-        order = self._generator.permutation(self.n_envs) if shuffle else np.arange(self.n_envs)
+        batch = self._sequences()
+        n_seq = len(batch.returns)
+        order = self._generator.permutation(n_seq) if shuffle else np.arange(n_seq)
         # One copy an epoch, so that its minibatches are slices.
-        epoch = self._batch.select(th.as_tensor(order, device=self.device))
+        epoch = batch.select(th.as_tensor(order, device=self.device))
         yield from epoch.split(envs_per_minibatch)
 
+    def _sequences(self) -> SequenceBatch:
+        """Return what minibatches are drawn from."""
+        if self._batch is None:
+            windows = self.to_sequence_batch()
+            self._batch = windows if self._cut is None else self._cut.cut(windows)
+        return self._batch
+
+    def refresh_states(self, states_after: StatesAfter) -> None:
+        """Compute the states that subsequences start from anew, in one pass over the windows.
+
+        :param states_after: runs the policy, with its present weights, over some steps
+        :raises ValueError: if windows are not cut
+        """
+        if self._cut is None:
+            raise ValueError("refresh_states() needs stored states: call cut_windows() first")
+        self._batch = self._cut.refresh(self._sequences(), states_after)
+
     def get(self, batch_size: int | None = None) -> Any:
-        """Yield shuffled minibatches of about ``batch_size`` time steps, made of whole windows.
+        """Yield shuffled minibatches of about ``batch_size`` time steps, made of whole sequences.
 
         :param batch_size: see :func:`sequences_per_minibatch`; everything at once when None
         """
-        return self.to_minibatches(
-            sequences_per_minibatch(batch_size, self.buffer_size, self.n_envs)
-        )
+        n_seq, length = self._sequences().returns.shape
+        return self.to_minibatches(sequences_per_minibatch(batch_size, length, n_seq))
 
 
 def _put(name: str, row: Array, given: Any) -> None:
@@ -431,16 +481,16 @@ def _copy(tensor: th.Tensor) -> th.Tensor:
 
 
 def sequences_per_minibatch(batch_size: int | None, n_steps: int, n_envs: int) -> int:
-    """Translate a minibatch size in time steps into a number of whole windows.
+    """Translate a minibatch size in time steps into a number of whole windows or subsequences.
 
     >>> sequences_per_minibatch(256, n_steps=128, n_envs=8)
     2
     >>> sequences_per_minibatch(64, n_steps=128, n_envs=8)  # never less than one window
     1
 
-    :param batch_size: time steps; None for all windows
-    :param n_steps: steps of a window
-    :param n_envs: number of windows
+    :param batch_size: time steps; None for all
+    :param n_steps: steps of a window or subsequence
+    :param n_envs: number of these
     """
     if batch_size is None:
         return n_envs

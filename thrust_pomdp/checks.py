@@ -12,6 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, Event
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from thrust_pomdp.asymmetric import CRITIC_ONLY, AsymmetricLstmPolicy, check_critic_only
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.observations import check_finite, named_parts
 from thrust_pomdp.policies import (
@@ -19,6 +20,7 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
 
 #: What SB3 can act in, and turn into features, alone or as values of a Dict.
 _SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -81,6 +83,8 @@ def check_policy_class(
         isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy)
     ):
         _refuse_policy_class(policy_class, name)
+    if issubclass(policy_class, AsymmetricLstmPolicy):
+        check_critic_only(observation_space, policy_kwargs.get("critic_only", CRITIC_ONLY))
     if "features_extractor_class" in policy_kwargs:
         return
     right = None
@@ -96,6 +100,25 @@ def check_policy_class(
     if right is not None:
         raise ValueError(
             f"policy must be {right} for the observation space {observation_space}, got {name}"
+        )
+
+
+def check_privileged_keys(
+    env: VecEnv | None, policy_class: Any, policy_kwargs: dict[str, Any]
+) -> None:
+    """Refuse an actor that would see what an environment shows for the critic alone.
+
+    It would learn well, and be worth nothing where nobody tells it the state.
+
+    :raises ValueError: naming the keys and the remedy
+    """
+    keys = set() if env is None else {x.privileged_key for x in layers_like(env, VecPrivilegedInfo)}
+    if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
+        keys -= set(policy_kwargs.get("critic_only", CRITIC_ONLY))
+    if keys:
+        raise ValueError(
+            f"policy must hide from the actor what VecPrivilegedInfo shows, {sorted(keys)}: use "
+            f'"AsymmetricLstmPolicy" with policy_kwargs=dict(critic_only=...) naming all of these'
         )
 
 
@@ -131,12 +154,29 @@ def check_evaluation_envs(callback: BaseCallback, env: VecEnv) -> None:
                 "eval_env is the training environment, which an evaluation would reset in the "
                 "middle of a rollout: make another one for the EvalCallback"
             )
+        _check_layers(env, eval_env)
         ours, theirs = unwrap_vec_normalize(env), unwrap_vec_normalize(eval_env)
         if ours is not None and theirs is not None and type(ours) is not type(theirs):
             raise ValueError(
                 f"eval_env must be normalised as the training environment is, by "
                 f"{type(ours).__name__}, got {type(theirs).__name__}"
             )
+
+
+def _check_layers(env: VecEnv, eval_env: VecEnv) -> None:
+    """Refuse an evaluation that a privileged layer more on the training side would break.
+
+    SB3 copies the statistics of normalisers layer by layer.
+    """
+    n_missing = len(layers_like(env, VecPrivilegedInfo)) - len(
+        layers_like(eval_env, VecUnprivileged)
+    )
+    if n_missing > 0 and unwrap_vec_normalize(env) is not None:
+        raise ValueError(
+            "eval_env must be wrapped in as many layers as the training environment for its "
+            "normaliser's statistics to be copied: put thrust_pomdp.VecUnprivileged around it "
+            "where training has VecPrivilegedInfo"
+        )
 
 
 def _flatten(callback: BaseCallback | None) -> list[BaseCallback]:

@@ -1,7 +1,8 @@
 """The compiled loops of :mod:`thrust_pomdp.kernels` as torch operations, where they can be used.
 
 They need Numba (the ``fast`` extra) and float32 tensors on the CPU. Everywhere else, and without
-Numba, the callers' own torch operations compute the same numbers to rounding.
+Numba, the callers' own torch operations compute the same numbers to rounding. The recurrent layers
+are in :mod:`thrust_pomdp.compiled_memory`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
-def _check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
+def check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
     """Refuse sizes that do not fit: the loops would read and write beyond the arrays.
 
     :param parts: by the part's name, the array or tensor and the shape it must have
@@ -67,7 +68,7 @@ def _check_shapes(**parts: tuple[Any, tuple[int, ...]]) -> None:
             raise ValueError(f"{name} must be of shape {shape}, got {tuple(part.shape)}")
 
 
-def _over_rows(
+def over_rows(
     kernel: Callable[..., None], shared: tuple[Any, ...], rows: tuple[Any, ...], work: int
 ) -> None:
     """Run a kernel over all rows, on as many of torch's threads as the work is worth.
@@ -93,156 +94,6 @@ def _over_rows(
     kernel(*shared, *parts[0])
     for future in futures:
         future.result()
-
-
-class LSTMRows(th.autograd.Function):
-    """One LSTM layer over whole windows, its state zeroed at every episode start.
-
-    The products with the inputs are one dense operation over all steps; what is left for each step
-    is the product with the recurrent weights, the gates and, backward, their gradients.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        kernels: ModuleType,
-        features: th.Tensor,
-        starts: th.Tensor,
-        h: th.Tensor,
-        c: th.Tensor,
-        w_ih: th.Tensor,
-        w_hh: th.Tensor,
-        *biases: th.Tensor,
-    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
-        """Run the layer.
-
-        :param kernels: the compiled loops
-        :param features: ``[n_seq, n_steps, features]``
-        :param starts: ``[n_seq, n_steps]``, bool
-        :param h: the hidden state that enters step 0, ``[n_seq, hidden]``
-        :param c: the cell state likewise
-        :param w_ih: torch's ``weight_ih``; the others follow in torch's order
-        :return: outputs ``[n_seq, n_steps, hidden]``, last hidden and last cell state
-        :raises ValueError: if the sizes do not fit together
-        """
-        n_seq, n_steps, _ = features.shape
-        n_features, size = w_ih.shape[1], w_hh.shape[1]
-        _check_shapes(
-            features=(features, (n_seq, n_steps, n_features)),
-            episode_starts=(starts, (n_seq, n_steps)),
-            hidden_state=(h, (n_seq, size)),
-            cell_state=(c, (n_seq, size)),
-        )
-        inputs = features.new_empty(n_seq, n_steps, n_features + size)
-        inputs[..., :n_features] = features
-        inputs[:, 0, n_features:] = h
-        cells, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
-        cells[:, 0] = c
-        cell = features.new_empty(n_seq, size)
-        gates = features.new_empty(n_seq, n_steps, 4 * size)
-        _over_rows(
-            kernels.lstm_forward,
-            transposed_weights(w_ih, w_hh, *biases),
-            tuple(part.numpy() for part in (inputs, starts, cells, gates, hidden, cell)),
-            work=gates.numel() * inputs.shape[2],
-        )
-        ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
-        ctx.save_for_backward(inputs, starts, gates, cells, w_ih, w_hh)
-        return hidden, hidden[:, -1].clone(), cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor, grad_c: th.Tensor
-    ) -> tuple[th.Tensor | None, ...]:
-        """Go back through the layer."""
-        inputs, starts, gates, cells, w_ih, w_hh = ctx.saved_tensors
-        grad_h, grad_c = grad_h.clone(), grad_c.clone()
-        grad_gates = th.empty_like(gates)
-        rows = (gates, starts, cells, grad_outputs.contiguous(), grad_h, grad_c, grad_gates)
-        _over_rows(
-            ctx.kernels.lstm_backward,
-            (w_hh.detach().numpy(),),
-            tuple(part.numpy() for part in rows),
-            work=gates.numel() * cells.shape[2],
-        )
-        flat = grad_gates.flatten(end_dim=1)
-        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
-        n_features = w_ih.shape[1]
-        return (
-            None,
-            grad_gates @ w_ih if ctx.needs_input_grad[1] else None,
-            None,
-            grad_h,
-            grad_c,
-            grad_weights[:, :n_features],
-            grad_weights[:, n_features:],
-            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
-        )
-
-
-def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
-    """Return one layer's weights as the loops want them: ``[features + hidden, 4 * hidden]``.
-
-    :return: weights and bias, NumPy arrays
-    """
-    with th.no_grad():
-        weights = th.cat((w_ih, w_hh), dim=1).t().contiguous()
-        bias = biases[0] + biases[1] if biases else weights.new_zeros(len(w_hh))
-        return weights.numpy(), bias.numpy()
-
-
-def _identity(weights: tuple[th.Tensor, ...]) -> list[int]:
-    """Return numbers that change when weights are changed in place, or given other memory.
-
-    What is written through ``weight.data`` (``weight.data.mul_(2)``) torch does not count.
-    """
-    return [number for weight in weights for number in (weight._version, weight.data_ptr())]
-
-
-class CompiledCell:
-    """One LSTM layer's step, with its weights laid out for the loops.
-
-    They are laid out anew when the layer's weights have changed since the last step, unless they
-    were written to through ``.data``.
-
-    :param kernels: the compiled loops
-    :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases
-    """
-
-    def __init__(self, kernels: ModuleType, weights: tuple[th.Tensor, ...]) -> None:
-        self._kernels = kernels
-        self._weights = weights
-        self._laid_out: list[int] = []
-        self._transposed: tuple[Any, Any] = (None, None)
-
-    def __call__(
-        self, features: th.Tensor, states: tuple[th.Tensor, th.Tensor], starts: th.Tensor
-    ) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
-        """Advance by one step, without a gradient.
-
-        :param features: ``[n_envs, features]``, float32
-        :param states: hidden and cell state, each ``[1, n_envs, hidden]``
-        :param starts: ``[n_envs]``, bool; memory is zeroed first where true
-        :return: the output ``[n_envs, hidden]`` and the states after the step
-        :raises ValueError: if the sizes do not fit together
-        """
-        identity = _identity(self._weights)
-        if identity != self._laid_out:
-            self._laid_out, self._transposed = identity, transposed_weights(*self._weights)
-        inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
-        h, c = states[0].numpy(), states[1].numpy()
-        n_envs, size = len(inputs), len(self._transposed[1]) // 4
-        _check_shapes(
-            features=(inputs, (n_envs, len(self._transposed[0]) - size)),
-            hidden_state=(h, (1, n_envs, size)),
-            cell_state=(c, (1, n_envs, size)),
-            episode_starts=(flags, (n_envs,)),
-        )
-        new_h, new_c = np.empty_like(h), np.empty_like(c)
-        self._kernels.lstm_step(*self._transposed, inputs, h[0], c[0], flags, new_h[0], new_c[0])
-        hidden = th.from_numpy(new_h)
-        return hidden[0], (hidden, th.from_numpy(new_c))
 
 
 class CompiledCategoricalHeads:
@@ -277,7 +128,7 @@ class CompiledCategoricalHeads:
             self._views = tuple(weight.detach().numpy() for weight in self._weights)
         pi, vf = memory_pi.numpy(), memory_vf.numpy()
         n_envs, (n_actions, size_pi) = len(pi), self._views[0].shape
-        _check_shapes(
+        check_shapes(
             memory_pi=(pi, (n_envs, size_pi)),
             memory_vf=(vf, (n_envs, self._views[2].shape[1])),
         )
@@ -285,8 +136,11 @@ class CompiledCategoricalHeads:
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)
         values = np.empty((n_envs, 1), dtype=np.float32)
-        self._kernels.categorical_heads(*self._views, pi, vf, race, actions, log_prob, values)
+        self._run(race, pi, vf, actions, log_prob, values)
         return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
+
+    def _run(self, race: Any, *arrays: Any) -> None:
+        self._kernels.categorical_heads(*self._views, race, *arrays)
 
 
 class CategoricalPPOLoss(th.autograd.Function):
@@ -315,7 +169,7 @@ class CategoricalPPOLoss(th.autograd.Function):
         rows, n_actions = logits.shape
         names = ("actions", "old_log_prob", "old_values", "advantages", "returns")
         steps = dict(zip(names, batch, strict=True), values=values)
-        _check_shapes(**{name: (part, (rows,)) for name, part in steps.items()})
+        check_shapes(**{name: (part, (rows,)) for name, part in steps.items()})
         least, greatest = (action.item() for action in batch[0].aminmax())
         if least < 0 or greatest >= n_actions:
             raise ValueError(

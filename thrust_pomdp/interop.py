@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv
+from torch import nn
 
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
@@ -34,7 +35,13 @@ _NOT_CARRIED_OVER = (
 )
 
 #: What only our models have.
-_OURS_ALONE = ("envs_per_minibatch", "window_state")
+_OURS_ALONE = (
+    "envs_per_minibatch",
+    "window_state",
+    "sequence_length",
+    "burn_in",
+    "refresh_states",
+)
 
 
 def from_sb3_contrib(
@@ -145,6 +152,7 @@ def to_sb3_contrib(model: RecurrentPPO) -> sb3_contrib.RecurrentPPO:
             f"model must have one of the policies {[cls.__name__ for cls in classes]}, "
             f"got {type(model.policy).__name__}"
         )
+    _check_theirs_has_it(model.policy)
     theirs = Theirs(
         classes[type(model.policy)],
         env=None,  # type: ignore[arg-type]
@@ -159,7 +167,23 @@ def to_sb3_contrib(model: RecurrentPPO) -> sb3_contrib.RecurrentPPO:
     if theirs.policy_kwargs.pop("shared_lstm_critic_gradient", False):
         # The same modules and numbers; over there the value loss would no longer train the LSTM.
         theirs.policy_kwargs.update(shared_lstm=True, enable_critic_lstm=False)
+    for name in ("rnn_class", "forget_bias", "layer_norm"):
+        theirs.policy_kwargs.pop(name, None)  # what they do by default, or did to the weights
     theirs._setup_model()
     parameters: Any = model.get_parameters()
     theirs.set_parameters(parameters, exact_match=True, device=model.device)
     return theirs
+
+
+def _check_theirs_has_it(policy: RecurrentActorCriticPolicy) -> None:
+    """Refuse what the other library's networks do not consist of."""
+    if policy.rnn_class is not nn.LSTM:
+        raise ValueError(
+            f"model must have rnn_class=nn.LSTM, got nn.{policy.rnn_class.__name__}: "
+            "sb3_contrib's policies have an LSTM or nothing"
+        )
+    if policy.layer_norm or policy.encoder_arch:
+        raise ValueError(
+            "model must have neither layer_norm nor net_arch['encoder']: sb3_contrib's policies "
+            "have no such layers"
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 
 def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
@@ -57,3 +58,25 @@ def check_finite_obs(obs: Any, name: str) -> None:
         array = np.asarray(part)
         if not _all_finite(array):
             raise ValueError(f"non-finite {part_name}: {array}")
+
+
+def check_shapes(batch: Any, space: spaces.Space[Any], what: str) -> None:
+    """Refuse a batch of observations of other keys or shapes than those of a space.
+
+    :param batch: ``[n, *obs_shape]``, or a dict of such
+    :param space: of one observation
+    :param what: the message's beginning
+    :raises ValueError: naming what the space has and what there is
+    """
+    got = {name: part.shape[1:] for name, part in named_parts("array", batch)}
+    parts = dict(space.spaces) if isinstance(space, spaces.Dict) else space
+    wanted = {name: part.shape for name, part in named_parts("array", parts)}
+    # Sorted, since SB3 may have put an image's channels first.
+    if {name: sorted(shape) for name, shape in got.items()} != {
+        name: sorted(shape or ()) for name, shape in wanted.items()
+    }:
+        raise ValueError(f"{what} {_shapes(wanted)}, got {_shapes(got)}")
+
+
+def _shapes(shapes: dict[str, Any]) -> str:
+    return ", ".join(f"an {name} of shape {shape}" for name, shape in shapes.items())

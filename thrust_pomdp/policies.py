@@ -1,4 +1,4 @@
-"""Actor-critic policies with an LSTM between features and heads.
+"""Actor-critic policies with a recurrent layer between features and heads.
 
 Arguments, module names and methods are those of ``sb3_contrib``'s recurrent policies, so that
 programs and weights carry over. There are two passes: one step at a time while collecting and
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,22 +33,15 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from thrust_pomdp.arguments import LSTM_KWARGS, check_lstm_arguments
+from thrust_pomdp.arguments import check_flag, check_forget_bias, check_lstm_arguments
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.encoder import Encoder, NetArch, split_net_arch
+from thrust_pomdp.memory import MEMORIES, memory_sequences, memory_step
 from thrust_pomdp.observations import check_finite_obs, map_obs
-from thrust_pomdp.sequences import (
-    LSTMState,
-    ResetLayout,
-    RNNStates,
-    as_windows,
-    check_windows,
-    lstm_sequences,
-    lstm_sequences_and_states,
-    lstm_step,
-)
+from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, as_windows, check_windows
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10
@@ -69,8 +63,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
     :param lr_schedule: learning rate schedule; ``lr_schedule(1)`` is the initial one
     :param net_arch: layers of the heads after the memory, ``dict(pi=[64, 64], vf=[64, 64])`` by
-        default (none after a CNN)
-    :param activation_fn: activation of the heads
+        default (none after a CNN); ``encoder=[64]`` adds layers before the memory
+    :param activation_fn: activation of the encoder and the heads
     :param ortho_init: orthogonal initialisation
     :param use_sde: generalised state-dependent exploration
     :param log_std_init: initial log standard deviation
@@ -87,7 +81,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     :param n_lstm_layers: number of LSTM layers
     :param shared_lstm: one LSTM for actor and critic
     :param enable_critic_lstm: a separate LSTM for the critic
-    :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``
+    :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``; of ``nn.RNN`` ``nonlinearity`` too
+    :param rnn_class: ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``; the names with ``lstm`` in them, which
+        are ``sb3_contrib``'s, then mean that layer
+    :param forget_bias: initial bias of an LSTM's forget gate (the sum of torch's two)
+    :param layer_norm: layer normalisation of what the memory gives to each head
     :param shared_lstm_critic_gradient: let the value loss train the shared LSTM too; implies
         ``shared_lstm=True`` and ``enable_critic_lstm=False``
     :raises ValueError: for combinations or ``lstm_kwargs`` that cannot work, with the reason
@@ -98,7 +96,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        net_arch: list[int] | dict[str, list[int]] | None = None,
+        net_arch: NetArch = None,
         activation_fn: type[nn.Module] = nn.Tanh,
         ortho_init: bool = True,
         use_sde: bool = False,
@@ -118,18 +116,34 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         enable_critic_lstm: bool = True,
         lstm_kwargs: dict[str, Any] | None = None,
         shared_lstm_critic_gradient: bool = False,
+        rnn_class: type[nn.RNNBase] = nn.LSTM,
+        forget_bias: float = 0.0,
+        layer_norm: bool = False,
     ) -> None:
         if shared_lstm_critic_gradient:
             shared_lstm, enable_critic_lstm = True, False
+        if rnn_class not in MEMORIES:
+            raise ValueError(f"rnn_class must be nn.LSTM, nn.GRU or nn.RNN, got {rnn_class!r}")
+        memory = MEMORIES[rnn_class]
         check_lstm_arguments(
-            lstm_hidden_size, n_lstm_layers, shared_lstm, enable_critic_lstm, lstm_kwargs
+            lstm_hidden_size,
+            n_lstm_layers,
+            shared_lstm,
+            enable_critic_lstm,
+            lstm_kwargs,
+            memory.options,
         )
         if shared_lstm and not share_features_extractor:
             raise ValueError(
                 "shared_lstm=True needs share_features_extractor=True: one LSTM cannot read two "
                 "sets of features"
             )
+        check_forget_bias(forget_bias, memory.state, lstm_kwargs)
+        self.encoder_arch, net_arch = split_net_arch(net_arch)
         self.lstm_output_dim = lstm_hidden_size
+        self.layer_norm = check_flag("layer_norm", layer_norm)
+        self.enable_critic_lstm = enable_critic_lstm
+        self.shared_lstm = shared_lstm
         super().__init__(
             observation_space,
             action_space,
@@ -150,36 +164,56 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             optimizer_kwargs,
         )
         self.lstm_kwargs = {
-            key: value for key, value in (lstm_kwargs or {}).items() if key in LSTM_KWARGS
+            key: value for key, value in (lstm_kwargs or {}).items() if key in memory.options
         }
-        self.shared_lstm = shared_lstm
-        self.enable_critic_lstm = enable_critic_lstm
+        self.rnn_class = rnn_class
+        self.memory = memory
+        self.forget_bias = float(forget_bias)
         self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
         #: Shape of one environment's hidden state, ``(n_lstm_layers, 1, lstm_hidden_size)``.
         self.lstm_hidden_state_shape = (n_lstm_layers, 1, lstm_hidden_size)
-        self.lstm_actor = self._make_lstm()
-        self.lstm_critic = self._make_lstm() if enable_critic_lstm else None
+        self.lstm_actor = self._make_lstm(self.pi_features_extractor)
+        self.lstm_critic = (
+            self._make_lstm(self.vf_features_extractor) if enable_critic_lstm else None
+        )
         self.critic: nn.Linear | None = None
         if not (shared_lstm or enable_critic_lstm):
-            self.critic = nn.Linear(int(self.features_dim), lstm_hidden_size)
+            self.critic = nn.Linear(int(self.vf_features_extractor.features_dim), lstm_hidden_size)
             if ortho_init:
                 self.init_weights(self.critic)
         self.optimizer = self._make_optimizer(lr_schedule)
         self._stateless_calls = 0
         self._warned_of_forgotten_state = False
 
-    def _make_lstm(self) -> nn.LSTM:
+    def _make_lstm(self, extractor: BaseFeaturesExtractor) -> nn.RNNBase:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         # For MultiDiscrete observations SB3's features_dim is a NumPy integer.
-        lstm = nn.LSTM(int(self.features_dim), hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        n_features = int(extractor.features_dim)
+        make: Any = self.rnn_class  # the base class lists other arguments
+        lstm: nn.RNNBase = make(n_features, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
         if self.ortho_init:
             for name, parameter in lstm.named_parameters():
                 if name.startswith("bias"):
                     nn.init.zeros_(parameter)
                 else:
-                    for gate in parameter.data.chunk(4):
+                    for gate in parameter.data.chunk(self.memory.n_gates):
                         nn.init.orthogonal_(gate)
+        if self.forget_bias:
+            forget = slice(hidden_size, 2 * hidden_size)  # the second of torch's gates
+            for name, parameter in lstm.named_parameters():
+                if name.startswith("bias"):
+                    total = self.forget_bias if name.startswith("bias_ih") else 0.0
+                    parameter.data[forget] = total
         return lstm
+
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """Create a features extractor, with the encoder if there is one."""
+        return self._encoded(super().make_features_extractor())
+
+    def _encoded(self, extractor: BaseFeaturesExtractor) -> BaseFeaturesExtractor:
+        if not self.encoder_arch:
+            return extractor
+        return Encoder(extractor, self.encoder_arch, self.activation_fn)
 
     def _make_optimizer(self, lr_schedule: Schedule) -> th.optim.Optimizer:
         kwargs = dict(self.optimizer_kwargs)
@@ -204,6 +238,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             activation_fn=self.activation_fn,
             device=self.device,
         )
+        if self.layer_norm:
+            heads = [self.mlp_extractor.policy_net]
+            if self.shared_lstm or self.enable_critic_lstm:
+                heads.append(self.mlp_extractor.value_net)
+            for head in heads:
+                head.insert(0, nn.LayerNorm(self.lstm_output_dim))
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
@@ -216,7 +256,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             enable_critic_lstm=self.enable_critic_lstm,
             lstm_kwargs=self.lstm_kwargs,
             shared_lstm_critic_gradient=self.shared_lstm_critic_gradient,
+            rnn_class=self.rnn_class,
+            forget_bias=self.forget_bias,
+            layer_norm=self.layer_norm,
         )
+        if self.encoder_arch:
+            data["net_arch"] = {"encoder": self.encoder_arch, **data["net_arch"]}
         return data
 
     def zero_states(self, n_envs: int) -> RNNStates:
@@ -225,22 +270,22 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         # A program may have changed torch's default type since the weights were made.
         dtype = next(self.lstm_actor.parameters()).dtype
         zeros = th.zeros(n_layers, n_envs, hidden_size, dtype=dtype, device=self.device)
-        pi = (zeros, zeros)
-        return RNNStates(pi, (zeros, zeros) if self.enable_critic_lstm else pi)
+        pi, vf = ((zeros,) * len(self.memory.state) for _ in range(2))
+        return RNNStates(pi, vf if self.enable_critic_lstm else pi)
 
     @staticmethod
     def _process_sequence(
         features: th.Tensor,
         lstm_states: LSTMState,
         episode_starts: th.Tensor,
-        lstm: nn.LSTM,
+        lstm: nn.RNNBase,
     ) -> tuple[th.Tensor, LSTMState]:
-        """Run the LSTM over the features: one step, or whole sequences where there are more rows.
+        """Run the memory over the features: one step, or whole sequences where there are more rows.
 
         :param features: ``[n_seq * n_steps, features]``, sequence by sequence
         :param lstm_states: the states that enter, each ``[n_layers, n_seq, hidden]``
         :param episode_starts: ``[n_seq * n_steps]``, non-zero where an episode starts
-        :param lstm: the LSTM
+        :param lstm: the recurrent layer
         :return: outputs ``[n_seq * n_steps, hidden]`` and the states that leave
         """
         n_seq = lstm_states[0].shape[1]
@@ -251,11 +296,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"observations, {len(episode_starts)} episode starts and states of {n_seq}"
             )
         if len(features) == n_seq:
-            return lstm_step(lstm, features, lstm_states, episode_starts != 0)
+            return memory_step(lstm, features, lstm_states, episode_starts != 0)
         starts = episode_starts.reshape(n_seq, -1)
         layout = ResetLayout.from_episode_starts(starts, features.device)
         sequences = features.reshape(n_seq, -1, lstm.input_size)
-        output, lstm_states = lstm_sequences_and_states(lstm, sequences, layout, lstm_states)
+        output, lstm_states = memory_sequences(lstm, sequences, layout, lstm_states)
         return output.flatten(end_dim=1), lstm_states
 
     def _both_features(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor]:
@@ -354,11 +399,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :return: logits ``[n_envs * n_steps, n_actions]`` and values ``[n_envs * n_steps]``; None
             where actions are not categorical or a subclass evaluates them in its own way
         """
-        if type(self.action_dist) is not PlainCategoricalDistribution:
+        if not isinstance(self.action_dist, PlainCategoricalDistribution):
             return None
-        evaluates = RecurrentActorCriticPolicy.evaluate_sequences
-        patched = getattr(self.evaluate_sequences, "__func__", None) is not evaluates
-        if patched or self._evaluates_its_own_way():
+        if not self._unchanged("evaluate_sequences") or self._evaluates_its_own_way():
             return None
         distribution, values = self._window_heads(obs, initial_state, layout)
         assert isinstance(distribution, PlainCategoricalDistribution)
@@ -372,9 +415,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             map_obs(lambda part: part.flatten(end_dim=1), obs)
         )
 
-        def remember(lstm: nn.LSTM, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
+        def remember(lstm: nn.RNNBase, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
             sequences = features.view(*layout.episode_starts.shape, -1)
-            return lstm_sequences(lstm, sequences, layout, states).flatten(end_dim=1)
+            return memory_sequences(lstm, sequences, layout, states)[0].flatten(end_dim=1)
 
         pi_state, vf_state = initial_state or (None, None)
         memory_pi = remember(self.lstm_actor, pi_features, pi_state)
@@ -390,11 +433,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
-        mine = RecurrentActorCriticPolicy
-        return any(
-            getattr(type(self), name) is not getattr(mine, name)
-            for name in ("evaluate_actions", "_process_sequence", "_recur")
-        )
+        return not self._unchanged("evaluate_actions", "_process_sequence", "_recur")
+
+    def _unchanged(self, *names: str) -> bool:
+        """Tell whether these methods are those written here, for which faster ways stand in."""
+        return unchanged(self, names, RecurrentActorCriticPolicy)
 
     def _evaluate_flat(
         self,
@@ -444,7 +487,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         """Return the action distribution and the actor's states after the observation.
 
         :param obs: ``[n_envs, *obs_shape]``
-        :param lstm_states: the actor's hidden and cell state
+        :param lstm_states: the actor's state (``RNNStates.pi``)
         :param episode_starts: ``[n_envs]``
         """
         features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
@@ -460,7 +503,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         """Return the values of the observations, ``[n_envs, 1]``.
 
         :param obs: ``[n_envs, *obs_shape]``
-        :param lstm_states: the critic's hidden and cell state (``RNNStates.vf``)
+        :param lstm_states: the critic's state (``RNNStates.vf``)
         :param episode_starts: ``[n_envs]``
         """
         features = BasePolicy.extract_features(self, obs, self.vf_features_extractor)
@@ -487,10 +530,10 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def predict(
         self,
         observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
+        state: NDArray[Any] | tuple[NDArray[Any], ...] | None = None,
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    ) -> tuple[NDArray[Any], Any]:
         """Return actions for observations, and the memory to hand in with the next ones.
 
         .. warning::
@@ -501,7 +544,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         >>> action, state = model.predict(obs, state, episode_start)  # doctest: +SKIP
 
         :param observation: one observation or ``[n_envs, *obs_shape]``
-        :param state: hidden and cell state, each ``[n_layers, n_envs, hidden]``; None for zeros
+        :param state: hidden and cell state of an LSTM, each ``[n_layers, n_envs, hidden]``, or the
+            state of a GRU or plain RNN, one such array; None for zeros
         :param episode_start: ``[n_envs]``, true where memory is to be cleared first; default none
         :param deterministic: take the most likely action instead of sampling
         :return: the actions and the new state
@@ -515,7 +559,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 "observation is a tuple: Gymnasium's reset() returns (obs, info), of which "
                 "predict() takes the first"
             )
-        self._check_keys(observation)
+        observation = self._checked_keys(observation)
         check_finite_obs(observation, "observation given to predict()")
         obs, vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
@@ -526,7 +570,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 self._starts_to_tensor(episode_start, n_envs),
                 deterministic,
             )
-        new_state = tuple(tensor.cpu().numpy() for tensor in new_states)
+        parts = tuple(tensor.cpu().numpy() for tensor in new_states)
+        new_state = parts if len(parts) > 1 else parts[0]
         array = actions.cpu().numpy().reshape((-1, *(self.action_space.shape or ())))
         if isinstance(self.action_space, spaces.Box):
             if self.squash_output:
@@ -535,13 +580,14 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 array = np.clip(array, self.action_space.low, self.action_space.high)
         return (array if vectorized else array.squeeze(axis=0)), new_state
 
-    def _check_keys(self, observation: Any) -> None:
+    def _checked_keys(self, observation: Any) -> Any:
         if not isinstance(self.observation_space, spaces.Dict):
-            return
+            return observation
         expected = list(self.observation_space.spaces)
         keys = list(observation) if isinstance(observation, dict) else type(observation).__name__
         if not isinstance(observation, dict) or set(expected) != set(keys):
             raise ValueError(f"observation must be a dict with the keys {expected}, got {keys}")
+        return observation
 
     def _warn_if_state_is_forgotten(self, state: Any, episode_start: Any) -> None:
         """Warn once when call after call of ``predict`` comes without any memory."""
@@ -560,25 +606,25 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 stacklevel=4,
             )
 
-    def _states_to_tensors(self, state: tuple[NDArray[Any], ...] | None, n_envs: int) -> LSTMState:
+    def _states_to_tensors(
+        self, state: NDArray[Any] | tuple[NDArray[Any], ...] | None, n_envs: int
+    ) -> LSTMState:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         shape = (n_layers, n_envs, hidden_size)
         if state is None:
             return self.zero_states(n_envs).pi
-        shapes = (
-            [np.shape(part) for part in state]
-            if isinstance(state, (tuple, list))
-            else [np.shape(state)]
-        )
-        if shapes != [shape, shape]:
+        parts = state if isinstance(state, (tuple, list)) else (state,)
+        shapes = [np.shape(part) for part in parts]
+        if shapes != [shape] * len(self.memory.state):
+            pair = len(self.memory.state) > 1
             raise ValueError(
-                "state must be the (hidden, cell) pair that predict() returned, each of shape "
-                f"(n_layers, n_envs, hidden) = {shape} for {n_envs} observation(s), got {shapes}"
+                f"state must be the {'(hidden, cell) pair' if pair else 'array'} that predict() "
+                f"returned, {'each ' if pair else ''}of shape (n_layers, n_envs, hidden) = {shape} "
+                f"for {n_envs} observation(s), got {shapes}"
             )
-        if not all(np.isfinite(part).all() for part in state):
+        if not all(np.isfinite(part).all() for part in parts):
             raise ValueError("state must be finite: the weights or an observation have spoilt it")
-        hidden, cell = (th.as_tensor(p, dtype=th.float32, device=self.device) for p in state)
-        return hidden, cell
+        return tuple(th.as_tensor(p, dtype=th.float32, device=self.device) for p in parts)
 
     def _starts_to_tensor(self, episode_start: NDArray[Any] | None, n_envs: int) -> th.Tensor:
         if episode_start is None:
@@ -589,6 +635,14 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
         return th.as_tensor(starts, device=self.device)
+
+
+def unchanged(policy: nn.Module, names: Iterable[str], written_in: type) -> bool:
+    """Tell whether methods are those of a class: neither overridden nor replaced on the object."""
+    return all(
+        getattr(type(policy), name) is getattr(written_in, name) and name not in vars(policy)
+        for name in names
+    )
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):

@@ -25,7 +25,7 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
    [unit/test_acting.py, TestForgottenState].
 10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
     numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
-11. Memory goes through ``torch.lstm_cell`` and ``torch.lstm`` directly: forward hooks on the LSTM
+11. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
     modules do not fire.
 """
 
@@ -48,9 +48,11 @@ from stable_baselines3.common.utils import FloatSchedule, explained_variance, ob
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_count, check_fraction, check_positive
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
+    SequenceBatch,
     map_states,
     sequences_per_minibatch,
 )
@@ -60,6 +62,7 @@ from thrust_pomdp.checks import (
     check_finite_outputs,
     check_finite_step,
     check_policy_class,
+    check_privileged_keys,
 )
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -71,7 +74,9 @@ from thrust_pomdp.policies import (
 )
 from thrust_pomdp.sequences import RNNStates
 from thrust_pomdp.step_infos import StepInfos
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import Step, make_step
+from thrust_pomdp.stored_states import minibatches
+from thrust_pomdp.subsequences import check_subsequences
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -80,7 +85,7 @@ WINDOW_STATES = ("zero", "carry")
 
 
 class RecurrentPPO(OnPolicyAlgorithm):
-    """Proximal Policy Optimization (clip version) with an LSTM policy.
+    """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files. See
     the top of ``thrust_pomdp/ppo.py`` for the list of deliberate differences.
@@ -91,7 +96,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
     >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
     >>> model = model.learn(64)
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"`` or a
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``,
+        ``"AsymmetricLstmPolicy"`` (its critic sees more than its actor) or a
         :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy` subclass
     :param env: the environment, its id, or a VecEnv
     :param learning_rate: a number or a function of the remaining progress (1 to 0)
@@ -125,6 +131,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
     :param window_state: ``"zero"``: memory is zeroed at each window start, in collection and in
         training (Strategy A), and nowhere else: acting and evaluating never cut it. ``"carry"``:
         memory runs on across windows, and training starts from the state met while collecting.
+    :param sequence_length: cut windows into subsequences of so many steps for training, each from
+        the state met while collecting; a divisor of ``n_steps``. ``batch_size`` is then served by
+        whole subsequences. None for whole windows.
+    :param burn_in: steps before each subsequence that are run for their memory alone
+    :param refresh_states: compute the stored states anew before each epoch but the first
     :raises ValueError: naming the argument, the rule and the value
     """
 
@@ -132,6 +143,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         "MlpLstmPolicy": MlpLstmPolicy,
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
     }
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
@@ -167,6 +179,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         rollout_buffer_kwargs: dict[str, Any] | None = None,
         envs_per_minibatch: int | None = None,
         window_state: str = "zero",
+        sequence_length: int | None = None,
+        burn_in: int = 0,
+        refresh_states: bool = False,
     ) -> None:
         super().__init__(
             policy,
@@ -198,6 +213,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         self.target_kl = target_kl
         self.envs_per_minibatch = envs_per_minibatch
         self.window_state = window_state
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        self.refresh_states = refresh_states
         self._last_lstm_states: RNNStates | None = None
         if _init_setup_model:
             self._setup_model()
@@ -214,14 +232,13 @@ class RecurrentPPO(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_arguments()
         if self.rollout_buffer_class is None:
-            is_dict = isinstance(self.observation_space, spaces.Dict)
-            self.rollout_buffer_class = (
-                RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
-            )
+            self.rollout_buffer_class = self._right_buffer_class()
         super()._setup_model()
         # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
         seed = int(th.randint(2**31, ())) if self.seed is None else self.seed
         self.rollout_buffer.seed(seed)
+        if self.sequence_length is not None:
+            self.rollout_buffer.cut_windows(self.sequence_length, self.burn_in)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
@@ -235,6 +252,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError("env must be given to make a new model, got None")
         if not isinstance(self.policy_kwargs, dict):
             raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
+        check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
         check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
         for name in ("n_steps", "n_epochs"):
             check_count(name, getattr(self, name))
@@ -254,30 +272,53 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
             )
+        check_subsequences(
+            self.n_steps,
+            self.sequence_length,
+            self.burn_in,
+            self.refresh_states,
+            self.envs_per_minibatch,
+        )
         self._check_buffer_class()
         self._warn_if_batch_size_is_not_served()
 
     def _check_buffer_class(self) -> None:
         given: Any = self.rollout_buffer_class
-        is_dict = isinstance(self.observation_space, spaces.Dict)
-        right = RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+        right = self._right_buffer_class()
         if given is not None and not (isinstance(given, type) and issubclass(given, right)):
             raise ValueError(
                 f"rollout_buffer_class must be a subclass of {right.__name__} for the observation "
                 f"space {self.observation_space}, got {given!r}"
             )
 
+    def _right_buffer_class(self) -> type[Any]:
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        return RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+
+    def _sequences_per_minibatch(self) -> int:
+        """Return how many windows, or subsequences of windows, make a minibatch."""
+        if self.envs_per_minibatch is not None:
+            return self.envs_per_minibatch
+        length = self.sequence_length or self.n_steps
+        return sequences_per_minibatch(
+            self.batch_size, length, self.n_envs * (self.n_steps // length)
+        )
+
     def _warn_if_batch_size_is_not_served(self) -> None:
         if self.envs_per_minibatch is not None or self.batch_size is None:
             return
-        remainder = self.batch_size % self.n_steps
+        name, unit = ("n_steps", "window")
+        if self.sequence_length is not None:
+            name, unit = ("sequence_length", "subsequence")
+        length = getattr(self, name)
+        remainder = self.batch_size % length
         if remainder == 0 or self.batch_size > self.n_steps * self.n_envs:
             return
-        n_sequences = sequences_per_minibatch(self.batch_size, self.n_steps, self.n_envs)
+        n_sequences = self._sequences_per_minibatch()
         warnings.warn(
-            f"batch_size={self.batch_size} is not a multiple of n_steps={self.n_steps}; minibatches"
-            f" are made of whole windows, so {n_sequences} window(s), "
-            f"{n_sequences * self.n_steps} steps, are used instead",
+            f"batch_size={self.batch_size} is not a multiple of {name}={length}; minibatches"
+            f" are made of whole {unit}s, so {n_sequences} {unit}(s), "
+            f"{n_sequences * length} steps, are used instead",
             stacklevel=5,  # the line that makes the model
         )
 
@@ -347,7 +388,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
         assert lstm_states is not None
-        step = make_step(self.policy)
+        step = self._make_step(env, rollout_buffer)
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
@@ -405,6 +446,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
+        """Return what acts while the buffer is filled."""
+        return make_step(self.policy)
 
     def _update_info_buffer(
         self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
@@ -472,25 +517,16 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if self.clip_range_vf is not None:
             clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
 
-        n_sequences = self.envs_per_minibatch or sequences_per_minibatch(
-            self.batch_size, self.n_steps, self.n_envs
-        )
+        n_sequences = self._sequences_per_minibatch()
         parameters = list(self.policy.parameters())
         history: list[Losses] = []
         epoch_kls: list[th.Tensor] = []
         continue_training = True
         for epoch in range(self.n_epochs):
             epoch_kls = []
-            for batch in self.rollout_buffer.to_minibatches(n_sequences):
-                losses = ppo_losses(
-                    self.policy,
-                    batch,
-                    clip_range=clip_range,
-                    clip_range_vf=clip_range_vf,
-                    ent_coef=self.ent_coef,
-                    vf_coef=self.vf_coef,
-                    normalize_advantage=self.normalize_advantage,
-                )
+            refresh = self.refresh_states and epoch > 0
+            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
+                losses = self._losses(batch, clip_range, clip_range_vf)
                 history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)
                 if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
@@ -509,6 +545,19 @@ class RecurrentPPO(OnPolicyAlgorithm):
             if not continue_training:
                 break
         self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _losses(
+        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
+    ) -> Losses:
+        return ppo_losses(
+            self.policy,
+            batch,
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            normalize_advantage=self.normalize_advantage,
+        )
 
     def _log_training(
         self,
@@ -550,6 +599,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             raise ValueError(
                 f"path must be a file saved by RecurrentPPO.save, got {path}"
             ) from error
+        except ValueError as error:
+            explain_missing_keys(error, path)
+            raise
 
     def learn(
         self: SelfRecurrentPPO,

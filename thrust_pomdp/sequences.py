@@ -1,5 +1,7 @@
 """Run an LSTM over whole windows in which episodes end: exact, and one dense call per layer.
 
+This is what :mod:`thrust_pomdp.memory` does where the compiled loops cannot work.
+
 A window of one environment holds several episodes, so the memory must become zero in the middle of
 the sequence. Calling the LSTM step by step and zeroing the state is right and slow. Here every
 row gets one extra *reset step* before each episode start, and the whole row goes through one dense
@@ -21,7 +23,6 @@ Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hi
 from __future__ import annotations
 
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +30,12 @@ import torch as th
 from numpy.typing import NDArray
 from torch import nn
 
-from thrust_pomdp.compiled import LSTMRows, kernels_for, load_kernels
+from thrust_pomdp.compiled import load_kernels
+from thrust_pomdp.segments import Segments
 
-#: Hidden and cell state of an LSTM, each ``[n_layers, n_seq, hidden]``.
-LSTMState = tuple[th.Tensor, th.Tensor]
+#: The parts of a state, each ``[n_layers, n_seq, hidden]``: hidden and cell state of an LSTM, the
+#: hidden state alone of a GRU or a plain RNN.
+LSTMState = tuple[th.Tensor, ...]
 
 #: sigmoid(-1e4) is exactly 0 and sigmoid(1e4) exactly 1, in float32 and float64, whatever the
 #: recurrent input adds (it is bounded by the sum of a row of weights, since |h| < 1).
@@ -45,7 +48,8 @@ _LENGTH_MULTIPLE = 8
 class RNNStates(NamedTuple):
     """Recurrent states of actor and critic, as ``sb3_contrib``'s class of that name.
 
-    :param pi: the actor's hidden and cell state, each ``[n_layers, n_envs, hidden]``
+    :param pi: the actor's: hidden and cell state of an LSTM, the hidden state alone of a GRU or a
+        plain RNN; each ``[n_layers, n_envs, hidden]``
     :param vf: the critic's; the actor's again where the critic has no memory of its own
     """
 
@@ -117,6 +121,7 @@ class ResetLayout:
     def __init__(self, episode_starts: th.Tensor, extended: _ExtendedRows | None = None) -> None:
         self.episode_starts = episode_starts
         self._extended = extended
+        self._segments: Segments | None = None
 
     @classmethod
     def from_episode_starts(
@@ -140,6 +145,14 @@ class ResetLayout:
         if self._extended is None:  # on the CPU, but not for the compiled loops
             self._extended = _ExtendedRows.of(self.episode_starts.numpy(), "cpu")
         return self._extended
+
+    @property
+    def segments(self) -> Segments:
+        """The windows cut at their episode starts."""
+        if self._segments is None:
+            starts = self.episode_starts
+            self._segments = Segments.of(starts.cpu().numpy(), starts.device)
+        return self._segments
 
     def select(self, rows: th.Tensor) -> ResetLayout:
         """Return the layout of some rows, ``rows`` being their indices, int64."""
@@ -165,106 +178,26 @@ def _flatten(steps: th.Tensor, n_rows: int) -> th.Tensor:
 def zero_states(states: LSTMState, where: th.Tensor) -> LSTMState:
     """Return the states with the rows named by ``where`` (``[n_seq]``, bool) set to zero."""
     mask = where[None, :, None]
-    return states[0].masked_fill(mask, 0.0), states[1].masked_fill(mask, 0.0)
+    return tuple(part.masked_fill(mask, 0.0) for part in states)
 
 
-def lstm_step(
-    lstm: nn.LSTM, features: th.Tensor, states: LSTMState, episode_starts: th.Tensor
+def lstm_extended_rows(
+    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
 ) -> tuple[th.Tensor, LSTMState]:
-    """Advance the LSTM by one step for every environment, as needed while collecting.
-
-    :param lstm: any number of layers; dropout between layers applies in training mode
-    :param features: ``[n_envs, features]``
-    :param states: the states before the step, each ``[n_layers, n_envs, hidden]``
-    :param episode_starts: ``[n_envs]``, bool; memory is zeroed first where true
-    :return: the top layer's output ``[n_envs, hidden]`` and the states after the step
-    """
-    # On most steps no episode starts; on a GPU asking would cost more than masking.
-    if episode_starts.device.type != "cpu" or episode_starts.any():
-        states = zero_states(states, episode_starts)
-    hidden, cell = states
-    hiddens, cells = [], []
-    output = features
-    for layer in range(lstm.num_layers):
-        if layer > 0:
-            output = _dropout(lstm, output)
-        # The fused cell costs half of an nn.LSTM call on one step.
-        output, c = th.lstm_cell(output, (hidden[layer], cell[layer]), *lstm_weights(lstm, layer))
-        hiddens.append(output)
-        cells.append(c)
-    if lstm.num_layers == 1:
-        return output, (output[None], c[None])
-    return output, (th.stack(hiddens), th.stack(cells))
-
-
-def lstm_sequences(
-    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
-) -> th.Tensor:
-    """Run the LSTM over whole windows, zeroing its memory at every episode start.
-
-    Equal to :func:`lstm_step` applied step by step, forward and backward, without a loop over time
-    and without moving data to or from the device.
-
-    >>> lstm = nn.LSTM(3, 8)
-    >>> starts = np.array([[1, 0, 0, 1, 0]])
-    >>> layout = ResetLayout.from_episode_starts(starts)
-    >>> lstm_sequences(lstm, th.zeros(1, 5, 3), layout).shape
-    torch.Size([1, 5, 8])
+    """Run the LSTM over whole windows, by one dense call of torch's a layer.
 
     :param lstm: unidirectional, without projections, any number of layers
     :param features: ``[n_seq, n_steps, features]``
     :param layout: the rows' episode starts
     :param states: the states that enter the first step, each ``[n_layers, n_seq, hidden]``; zeros
-        when None. Where the first step starts an episode they are zeroed.
-    :return: the top layer's outputs ``[n_seq, n_steps, hidden]``
+        when None
+    :return: the top layer's outputs ``[n_seq, n_steps, hidden]`` and the states after the last step
     """
-    kernels = kernels_for(features, *lstm_weights(lstm, 0))
-    if kernels is not None:
-        return _run_compiled(kernels, lstm, features, layout, states)[0]
-    hiddens, _ = _run_layers(lstm, features, layout, states)
-    return hiddens[-1].index_select(0, layout.extended.flat_steps).view(*features.shape[:2], -1)
-
-
-def lstm_sequences_and_states(
-    lstm: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
-) -> tuple[th.Tensor, LSTMState]:
-    """Run the LSTM like :func:`lstm_sequences` and return the states after the last step too."""
-    kernels = kernels_for(features, *lstm_weights(lstm, 0))
-    if kernels is not None:
-        return _run_compiled(kernels, lstm, features, layout, states)
     hiddens, cells = _run_layers(lstm, features, layout, states)
     outputs = hiddens[-1].index_select(0, layout.extended.flat_steps).view(*features.shape[:2], -1)
     # Hold steps keep the cell state, not the output: that one is read at the last real step.
     last = layout.extended.flat_steps.view(features.shape[:2])[:, -1]
     return outputs, (th.stack([h.index_select(0, last) for h in hiddens]), th.cat(cells))
-
-
-def _run_compiled(
-    kernels: ModuleType,
-    lstm: nn.LSTM,
-    features: th.Tensor,
-    layout: ResetLayout,
-    states: LSTMState | None,
-) -> tuple[th.Tensor, LSTMState]:
-    """Run all layers through the compiled loops, which zero the state themselves."""
-    if states is None:
-        zeros = features.new_zeros(lstm.num_layers, len(features), lstm.hidden_size)
-        states = (zeros, zeros)
-    output, hiddens, cells = features, [], []
-    for layer in range(lstm.num_layers):
-        if layer > 0:
-            output = _dropout(lstm, output)
-        output, h, c = LSTMRows.apply(  # type: ignore[no-untyped-call]
-            kernels,
-            output,
-            layout.episode_starts,
-            states[0][layer],
-            states[1][layer],
-            *lstm_weights(lstm, layer),
-        )
-        hiddens.append(h)
-        cells.append(c)
-    return output, (th.stack(hiddens), th.stack(cells))
 
 
 def _run_layers(
@@ -294,8 +227,8 @@ def _run_layers(
     hiddens, cells = [], []
     for layer in range(lstm.num_layers):
         if layer > 0:
-            output = _dropout(lstm, output)
-        weights = lstm_weights(lstm, layer)
+            output = dropout(lstm, output)
+        weights = layer_weights(lstm, layer)
         output, _, cell = th.lstm(
             th.cat((output.view(length, n_seq, -1), flags), dim=2),
             (states[0][layer : layer + 1], states[1][layer : layer + 1]),
@@ -313,17 +246,18 @@ def _run_layers(
     return hiddens, cells
 
 
-def lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Any, ...]:
+def layer_weights(rnn: nn.RNNBase, layer: int) -> tuple[Any, ...]:
     """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases."""
-    n_weights = 4 if lstm.bias else 2
+    n_weights = 4 if rnn.bias else 2
     # What the public `all_weights` lists, without looking each of them up by name.
-    return tuple(lstm._flat_weights[n_weights * layer : n_weights * (layer + 1)])
+    return tuple(rnn._flat_weights[n_weights * layer : n_weights * (layer + 1)])
 
 
-def _dropout(lstm: nn.LSTM, output: th.Tensor) -> th.Tensor:
-    if lstm.dropout == 0.0:
+def dropout(rnn: nn.RNNBase, output: th.Tensor) -> th.Tensor:
+    """Apply the dropout between layers, in training mode."""
+    if rnn.dropout == 0.0:
         return output
-    return nn.functional.dropout(output, lstm.dropout, lstm.training)
+    return nn.functional.dropout(output, rnn.dropout, rnn.training)
 
 
 @lru_cache(maxsize=16)

@@ -150,6 +150,22 @@ class StepInfos(list[Infos]):
         self._infos: Infos | None = infos
         self._episodes = self._running = episodes
 
+    def column(self, key: str) -> NDArray[Any] | None:
+        """Return what is told under a key of the frames returned, without building the dicts.
+
+        Of an environment that was reset in this step that is its new frame, which its dict here
+        tells nothing of.
+
+        :return: ``[n_envs, ...]``, which others may hold too; None if it is not there for all
+            environments, or can only be had from the dicts
+        """
+        infos = self._infos or {}
+        values, told = infos.get(key), infos.get(f"_{key}")
+        everyone = told is None or np.count_nonzero(told) == len(self)
+        if not isinstance(values, np.ndarray) or values.dtype == object or not everyone:
+            return None
+        return values if values.shape[:1] == (len(self),) else None
+
     def _build_ended(self) -> None:
         if self._episodes is not None:
             episodes, self._episodes = self._episodes, None

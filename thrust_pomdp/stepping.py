@@ -15,15 +15,17 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import layer_norm, linear
 
-from thrust_pomdp.compiled import CompiledCategoricalHeads, CompiledCell, kernels_for
+from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.encoder import Encoder
+from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState, RNNStates, lstm_step, lstm_weights
+from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]
@@ -33,6 +35,9 @@ Cell = Callable[[th.Tensor, LSTMState, th.Tensor], tuple[th.Tensor, LSTMState]]
 
 #: (what the actor remembers, what the critic does) -> (actions, values, log-probabilities)
 Heads = Callable[[th.Tensor, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor]]
+
+#: rows -> rows
+Layers = Callable[[th.Tensor], th.Tensor]
 
 #: Methods whose meaning the prepared step relies on: where a subclass changes one, it is not used.
 _METHODS = (
@@ -47,28 +52,32 @@ _METHODS = (
 )
 
 
-def make_step(policy: RecurrentActorCriticPolicy) -> Step:
+def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
-    Prepared for vector observations, Discrete and Box actions and one LSTM layer; anything else is
-    left to ``policy.forward`` itself.
+    Prepared for vector observations, Discrete and Box actions and one recurrent layer; anything
+    else is left to ``policy.forward`` itself.
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
+    :param act: what acts in place of the policy's own heads
     """
-    if not _is_common(policy):
+    if not is_common(policy):
         return policy
     extractor, critic = policy.mlp_extractor, policy.critic
+    encoder = _encoder(policy.features_extractor)
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
-    pi_head, vf_head = _head(extractor.policy_net), _head(extractor.value_net)
-    act = _make_heads(policy)
+    pi_head, vf_head = _layers(extractor.policy_net), _layers(extractor.value_net)
+    act = act or _make_heads(policy)
     action_shape = (-1, *(policy.action_space.shape or ()))
 
     def step(
         obs: th.Tensor, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         features = obs.float().flatten(1)
+        if encoder is not None:
+            features = encoder(features)
         pi_states, vf_states = states
         starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
         memory_pi, pi_states = pi_cell(features, pi_states, starts)
@@ -88,13 +97,12 @@ def make_step(policy: RecurrentActorCriticPolicy) -> Step:
     return step
 
 
-def _make_cell(lstm: nn.LSTM) -> Cell:
-    """Return one LSTM layer's step."""
-    weights = lstm_weights(lstm, 0)
-    kernels = kernels_for(*weights)
+def _make_cell(rnn: nn.RNNBase) -> Cell:
+    """Return one recurrent layer's step."""
+    kernels = kernels_for(*layer_weights(rnn, 0))
     if kernels is not None:
-        return CompiledCell(kernels, weights)
-    return lambda features, states, starts: lstm_step(lstm, features, states, starts)
+        return memory_of(rnn).compiled_step(kernels, rnn, 0)
+    return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
 
 def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
@@ -103,7 +111,7 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     assert isinstance(action_net, nn.Linear)
     kernels = kernels_for(*action_net.parameters(), *value_net.parameters())
     with_bias = action_net.bias is not None and value_net.bias is not None
-    if kernels is not None and with_bias and type(action_dist) is PlainCategoricalDistribution:
+    if kernels is not None and with_bias and isinstance(action_dist, PlainCategoricalDistribution):
         return CompiledCategoricalHeads(kernels, action_net, value_net)
     # A Gaussian's spread is a parameter of its own.
     spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
@@ -119,23 +127,21 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     return act
 
 
-def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
+def is_common(policy: RecurrentActorCriticPolicy) -> bool:
+    """Tell whether the step of this policy can be prepared."""
     space = policy.observation_space
     return (
-        all(
-            getattr(type(policy), name) is getattr(RecurrentActorCriticPolicy, name)
-            and name not in vars(policy)
-            for name in _METHODS
-        )
+        policy._unchanged(*_METHODS)
         and isinstance(space, spaces.Box)
         and not is_image_space(space)
-        and type(policy.features_extractor) is FlattenExtractor
+        and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
         and policy.share_features_extractor
-        and type(policy.action_dist)
-        in (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
+        and isinstance(
+            policy.action_dist, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
+        )
         and policy.lstm_actor.num_layers == 1
-        and type(policy.lstm_actor) is nn.LSTM
-        and type(policy.lstm_critic) in (nn.LSTM, type(None))
+        and type(policy.lstm_actor) in MEMORIES
+        and type(policy.lstm_critic) in (*MEMORIES, type(None))
         and type(policy.mlp_extractor) is MlpExtractor
         and type(policy.action_net) is type(policy.value_net) is nn.Linear
         and not any(
@@ -144,6 +150,44 @@ def _is_common(policy: RecurrentActorCriticPolicy) -> bool:
     )
 
 
-def _head(layers: nn.Sequential) -> nn.Sequential | None:
-    """Return the layers, None where there are none."""
-    return layers if len(layers) > 0 else None
+def _before_encoder(extractor: nn.Module) -> nn.Module:
+    return extractor.extractor if type(extractor) is Encoder else extractor
+
+
+def _encoder(extractor: nn.Module) -> Layers | None:
+    """Return the layers before the memory, None where there are none."""
+    return _layers(extractor.layers) if type(extractor) is Encoder else None
+
+
+def _layers(modules: nn.Sequential) -> Layers | None:
+    """Return layers without the cost of calling modules, None where there are none."""
+    calls: list[Layers] = [
+        _FUNCTIONS[type(module)](module) if type(module) in _FUNCTIONS else module
+        for module in modules
+    ]
+
+    def run(rows: th.Tensor) -> th.Tensor:
+        for call in calls:
+            rows = call(rows)
+        return rows
+
+    return run if calls else None
+
+
+def _linear(module: Any) -> Layers:
+    weight, bias = module.weight, module.bias
+    return lambda rows: linear(rows, weight, bias)
+
+
+def _layer_norm(module: Any) -> Layers:
+    rest = (module.normalized_shape, module.weight, module.bias, module.eps)
+    return lambda rows: layer_norm(rows, *rest)
+
+
+#: What makes of a module the function that it stands for.
+_FUNCTIONS: dict[type[nn.Module], Callable[[Any], Layers]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.Tanh: lambda _: th.tanh,
+    nn.ReLU: lambda _: th.relu,
+}

@@ -1,9 +1,7 @@
-"""Gymnasium's vector environments as Stable-Baselines3's, and ``make_vec_env``."""
+"""Gymnasium's vector environments as Stable-Baselines3's."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,12 +9,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 from stable_baselines3.common import env_util
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvIndices,
     VecEnvObs,
@@ -26,6 +23,10 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 from thrust_pomdp.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 
 Flags = NDArray[np.bool_]
+
+#: The method by which environments tell what may be done now; a vector environment that has it
+#: itself answers for all of its environments at once, ``[num_envs, ...]``.
+ACTION_MASKS = "action_masks"
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -230,6 +231,12 @@ class GymnasiumVecEnv(VecEnv):
             raise self._no_single_envs(f"attribute {attr_name!r} cannot be read")
         return [values[idx] for idx in self._get_indices(indices)]
 
+    def has_attr(self, attr_name: str) -> bool:
+        """Tell whether all environments have an attribute."""
+        if attr_name == ACTION_MASKS and self._vector_masks() is not None:
+            return True
+        return super().has_attr(attr_name)
+
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of some environments, all by default, to one value.
 
@@ -259,6 +266,10 @@ class GymnasiumVecEnv(VecEnv):
 
         :raises AttributeError: if they have none of that name, or cannot be looked into
         """
+        vector_masks = self._vector_masks() if method_name == ACTION_MASKS else None
+        if vector_masks is not None:
+            masks = vector_masks()
+            return [masks[idx] for idx in self._get_indices(indices)]
         envs, base = self._single_envs(indices), self._base
         if envs is not None:
             methods = [env.get_wrapper_attr(method_name) for env in envs]
@@ -279,6 +290,13 @@ class GymnasiumVecEnv(VecEnv):
         if wrapper_class is Monitor or envs is None:
             return [wrapper_class is Monitor for _ in self._get_indices(indices)]
         return [env_util.is_wrapped(env, wrapper_class) for env in envs]
+
+    def _vector_masks(self) -> Callable[[], Any] | None:
+        """Find the method by which the vector environment itself tells masks, if it has one."""
+        layer: Any = self.env
+        while not hasattr(layer, ACTION_MASKS) and isinstance(layer, VectorWrapper):
+            layer = layer.env
+        return getattr(layer, ACTION_MASKS, None)
 
     def _single_envs(self, indices: VecEnvIndices) -> list[Any] | None:
         envs = getattr(self._base, "envs", None)
@@ -330,99 +348,3 @@ def _blanked(infos: Infos) -> Flags | None:
     if told is not None and np.count_nonzero(told) < len(told):
         return None
     return flags
-
-
-def make_vec_env(
-    env_id: str | Callable[..., gym.Env[Any, Any]],
-    n_envs: int = 1,
-    seed: int | None = None,
-    start_index: int = 0,
-    monitor_dir: str | None = None,
-    wrapper_class: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
-    vec_env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
-    wrapper_kwargs: dict[str, Any] | None = None,
-) -> VecEnv:
-    """Make SB3's vectorised environment, from the native vector environment where there is one.
-
-    A drop-in for the function of that name in ``stable_baselines3.common.env_util``: the same
-    arguments, and the same observations, rewards and episodes for the same seed. Ids with a native
-    vector environment that can reset in the same step run many times faster; other ids, and what
-    needs a Python object per environment (wrappers, Monitor files or arguments, ``vec_env_cls``),
-    go to SB3's function.
-
-    >>> import thrust_pomdp
-    >>> venv = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs=4, seed=0)
-    >>> venv.reset().shape
-    (4, 4)
-
-    :param env_id: the id, or a callable that makes an environment
-    :param n_envs: the number of environments
-    :param seed: environment ``i`` gets ``seed + i`` at the first reset
-    :param start_index: number of the first environment, in file names and action-space seeds
-    :param monitor_dir: where to write Monitor files
-    :param wrapper_class: put around each single environment
-    :param env_kwargs: arguments of the environment
-    :param vec_env_cls: SB3's class to use
-    :param vec_env_kwargs: its arguments
-    :param monitor_kwargs: Monitor's arguments
-    :param wrapper_kwargs: the wrapper's arguments
-    """
-    per_env = (monitor_dir, wrapper_class, vec_env_cls)
-    needs_single_envs = any(value is not None for value in per_env) or any(
-        (vec_env_kwargs, monitor_kwargs, wrapper_kwargs)
-    )
-    native_kwargs = None if needs_single_envs else _native_kwargs(env_id, env_kwargs or {})
-    if native_kwargs is None:
-        return env_util.make_vec_env(
-            env_id,
-            n_envs,
-            seed,
-            start_index,
-            monitor_dir,
-            wrapper_class,
-            env_kwargs,
-            vec_env_cls,
-            vec_env_kwargs,
-            monitor_kwargs,
-            wrapper_kwargs,
-        )
-    assert isinstance(env_id, str)
-    env = gym.make_vec(env_id, n_envs, vectorization_mode="vector_entry_point", **native_kwargs)
-    venv = GymnasiumVecEnv(env)
-    if seed is not None:
-        # As SB3 does, whose action space is the first environment's.
-        venv.action_space.seed(seed + start_index)
-    venv.seed(seed)
-    return venv
-
-
-def _native_kwargs(env_id: Any, env_kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of the native vector environment that serves; None if there is none."""
-    spec = _spec_of(env_id)
-    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
-        return None
-    entry_point = spec.vector_entry_point
-    creator = entry_point if callable(entry_point) else load_env_creator(entry_point)
-    accepted = inspect.signature(creator).parameters
-    for_users = accepted.keys() - {"num_envs", "autoreset_mode"}
-    if "autoreset_mode" not in accepted or not for_users >= env_kwargs.keys():
-        return None
-    kwargs = {**env_kwargs, "autoreset_mode": AutoresetMode.SAME_STEP.value}
-    # SB3 asks for images by default; a window for each environment is for single ones.
-    render_mode = (
-        kwargs.setdefault("render_mode", "rgb_array") if "render_mode" in accepted else None
-    )
-    return None if render_mode == "human" else kwargs
-
-
-def _spec_of(env_id: Any) -> EnvSpec | None:
-    """Find what is registered under an id; SB3 is to say what is wrong with one that is not."""
-    if not isinstance(env_id, str):
-        return None
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gym.registry.get(name)

@@ -17,9 +17,10 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec_env import GymnasiumVecEnv
-from thrust_pomdp.vec_previous_action import previous_action_inside
+from thrust_pomdp.vec_previous import previous_inside
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo, layers_like
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
-from thrust_pomdp.wrappers.previous_action import wrong_order
+from thrust_pomdp.wrappers.previous import wrong_order
 
 Array = NDArray[Any]
 
@@ -39,9 +40,9 @@ class VecNormalizeVisible(VecNormalize):
     statistics (``training=False``) are SB3's.
 
     .. warning::
-        Put it directly outside what blanks frames. Append the last action, or whatever else tells
-        the agent something about itself, outside of it: inside, it would be erased on exactly the
-        frames where it is needed.
+        Put it directly outside what blanks frames. Append the last action and reward, or whatever
+        else tells the agent something about itself, outside of it: inside, it would be erased on
+        exactly the frames where it is needed.
 
     >>> from stable_baselines3.common.env_util import make_vec_env
     >>> import thrust_pomdp
@@ -59,7 +60,7 @@ class VecNormalizeVisible(VecNormalize):
     :param epsilon: added to the variance
     :param norm_obs_keys: keys of a Dict observation to normalise; all by default
     :raises ValueError: for bounds or ``epsilon`` that are not positive, spaces that cannot be
-        normalised, or observations that hold the previous action (a key of it that
+        normalised, or observations that hold the previous action or reward (a key of them that
         ``norm_obs_keys`` leaves out does no harm)
     """
 
@@ -94,7 +95,7 @@ class VecNormalizeVisible(VecNormalize):
             norm_obs_keys,
         )
         if norm_obs:
-            self._refuse_previous_action(venv)
+            self._refuse_inside(venv)
             self._announce_floats()
 
     def _announce_floats(self) -> None:
@@ -111,22 +112,29 @@ class VecNormalizeVisible(VecNormalize):
     def set_venv(self, venv: VecEnv) -> None:
         """Take the environment to wrap, after loading.
 
-        :raises ValueError: if it holds the previous action, or does not fit
+        :raises ValueError: if it holds the previous action or reward, or does not fit
         """
         if self.norm_obs:
-            self._refuse_previous_action(venv)
+            self._refuse_inside(venv)
         super().set_venv(venv)
 
-    def _refuse_previous_action(self, venv: VecEnv) -> None:
-        found = previous_action_inside(venv)
-        if found is None:
-            return
-        name, key = found
-        if isinstance(venv.observation_space, spaces.Dict) and key not in (
-            self.norm_obs_keys or ()
-        ):
-            return
-        raise ValueError(wrong_order(type(self).__name__, name, "VecPreviousAction"))
+    def _refuse_inside(self, venv: VecEnv) -> None:
+        self._refuse_previous(venv)
+        for layer in layers_like(venv, VecPrivilegedInfo):
+            if layer.privileged_key in (self.norm_obs_keys or ()):
+                raise ValueError(
+                    "VecNormalizeVisible must not be put around VecPrivilegedInfo: on blank frames "
+                    "it would erase what only the critic sees. Put VecPrivilegedInfo, which has "
+                    "statistics of its own, around VecNormalizeVisible instead"
+                )
+
+    def _refuse_previous(self, venv: VecEnv) -> None:
+        is_dict = isinstance(venv.observation_space, spaces.Dict)
+        for by, what, key in previous_inside(venv):
+            if is_dict and key not in (self.norm_obs_keys or ()):
+                continue
+            remedy = f"VecPrevious{what.capitalize()}"
+            raise ValueError(wrong_order(type(self).__name__, by, what, remedy))
 
     @staticmethod
     def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:

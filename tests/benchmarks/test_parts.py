@@ -8,6 +8,8 @@ An ordinary test run does each once, without timing it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -20,13 +22,19 @@ from stable_baselines3.common.logger import configure
 from torch import nn
 
 from thrust_pomdp import (
+    GymnasiumVecEnv,
+    MaskableRecurrentPPO,
     RecurrentPPO,
     RecurrentRolloutBuffer,
+    StatefulActor,
     VecNormalizeVisible,
+    VecPrivilegedInfo,
+    look_inside,
     make_vec_env,
     wrappers,
 )
-from thrust_pomdp.sequences import ResetLayout, lstm_sequences
+from thrust_pomdp.memory import memory_sequences
+from thrust_pomdp.sequences import ResetLayout
 from thrust_pomdp.stepping import make_step
 from thrust_pomdp.wrappers import vector
 
@@ -41,31 +49,32 @@ def one_thread():
     th.set_num_threads(before)
 
 
+@pytest.mark.parametrize("rnn_class", [nn.LSTM, nn.GRU, nn.RNN])
 class TestLayer:
     """Forward and backward over a minibatch of 4 x 128 steps, H = 64."""
 
     @pytest.mark.benchmark(group="layer")
-    def test_dense_lstm_without_resets(self, benchmark):
-        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_STEPS, N_SEQ, 4)
+    def test_torchs_dense_call_without_resets(self, benchmark, rnn_class):
+        rnn, inputs = rnn_class(4, HIDDEN), th.randn(N_STEPS, N_SEQ, 4)
         gradient = th.randn(N_STEPS, N_SEQ, HIDDEN)
 
         def forward_and_backward():
-            lstm.zero_grad()
-            lstm(inputs)[0].backward(gradient)
+            rnn.zero_grad()
+            rnn(inputs)[0].backward(gradient)
 
         benchmark(forward_and_backward)
 
     @pytest.mark.benchmark(group="layer")
     @pytest.mark.parametrize("steps_per_reset", [20, 60, 500])
-    def test_with_resets(self, benchmark, steps_per_reset):
-        lstm, inputs = nn.LSTM(4, HIDDEN), th.randn(N_SEQ, N_STEPS, 4)
+    def test_with_resets(self, benchmark, rnn_class, steps_per_reset):
+        rnn, inputs = rnn_class(4, HIDDEN), th.randn(N_SEQ, N_STEPS, 4)
         gradient = th.randn(N_SEQ, N_STEPS, HIDDEN)
         starts = np.arange(N_SEQ * N_STEPS).reshape(N_SEQ, N_STEPS) % steps_per_reset == 0
         layout = ResetLayout.from_episode_starts(starts)
 
         def forward_and_backward():
-            lstm.zero_grad()
-            lstm_sequences(lstm, inputs, layout).backward(gradient)
+            rnn.zero_grad()
+            memory_sequences(rnn, inputs, layout)[0].backward(gradient)
 
         benchmark(forward_and_backward)
 
@@ -99,28 +108,43 @@ class TestEnvironments:
             sb3_make_vec_env,
             make_vec_env,
             lambda *args, **kwargs: VecNormalizeVisible(make_vec_env(*args, **kwargs)),
+            lambda *args, **kwargs: VecPrivilegedInfo(
+                make_vec_env(*args, env_kwargs={"expose_state": True}, **kwargs)
+            ),
         ],
-        ids=["DummyVecEnv", "native", "native, normalised"],
+        ids=["DummyVecEnv", "native", "native, normalised", "native, with its state"],
     )
     def test_a_step_of_all(self, benchmark, make, n_envs):
         env = make("thrust_pomdp:FlickeringCartPole-v0", n_envs, seed=0)
         env.reset()
         actions = iter(np.random.default_rng(0).integers(0, 2, (200_000, n_envs)))
         obs, *_ = benchmark(lambda: env.step(next(actions)))
-        assert obs.shape == (n_envs, 4)
+        assert (obs["state"] if isinstance(obs, dict) else obs).shape == (n_envs, 4)
 
 
-def make_model(n_lstms: int) -> RecurrentPPO:
+def make_model(
+    n_lstms: int,
+    policy_kwargs: dict[str, Any] | None = None,
+    cls: Any = RecurrentPPO,
+    env: Any = None,
+    **arguments,
+) -> RecurrentPPO:
     kwargs = {"shared_lstm_critic_gradient": True} if n_lstms == 1 else {}
-    model = RecurrentPPO(
+    model = cls(
         "MlpLstmPolicy",
-        make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
+        env or make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0),
         n_steps=N_STEPS,
         batch_size=4 * N_STEPS,
         n_epochs=4,
         learning_rate=0.0,
-        policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **kwargs},
+        policy_kwargs={
+            "lstm_hidden_size": HIDDEN,
+            "net_arch": [],
+            **kwargs,
+            **(policy_kwargs or {}),
+        },
         device="cpu",
+        **arguments,
     )
     model.set_logger(configure(None, []))
     return model
@@ -155,6 +179,165 @@ class TestAlgorithm:
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         benchmark(model.train)
         assert model._n_updates >= 4
+
+
+OPTIONS = {
+    "LSTM": {},
+    "GRU": {"rnn_class": nn.GRU},
+    "RNN": {"rnn_class": nn.RNN},
+    "layer norm": {"layer_norm": True},
+    "encoder": {"net_arch": {"encoder": [64]}},
+    "encoder, heads, layer norm": {
+        "net_arch": {"encoder": [64], "pi": [64], "vf": [64]}, "layer_norm": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+class TestOptions:
+    """One shared memory, 16 environments; the LSTM straight to linear heads is the plain one."""
+
+    @pytest.mark.benchmark(group="policy step, by option")
+    def test_policy_step(self, benchmark, options):
+        policy = make_model(1, OPTIONS[options]).policy
+        step = make_step(policy)
+        assert step is not policy
+        obs, states, starts = th.zeros(16, 4), policy.zero_states(16), th.zeros(16, dtype=th.bool)
+        with th.no_grad():
+            benchmark(lambda: step(obs, states, starts))
+
+
+CRITICS = {
+    "memory of its own": {},
+    "beside the actor's memory": {"shared_lstm_critic_gradient": True},
+    "without memory": {"enable_critic_lstm": False},
+}
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+class TestPrivilegedCritic:
+    """The sizes of TestAlgorithm, with a critic that sees the state."""
+
+    def ready(self, critic):
+        inside = make_vec_env(
+            "thrust_pomdp:FlickeringCartPole-v0", 16, seed=0, env_kwargs={"expose_state": True}
+        )
+        model = RecurrentPPO(
+            "AsymmetricLstmPolicy",
+            VecPrivilegedInfo(inside),
+            n_steps=N_STEPS,
+            batch_size=4 * N_STEPS,
+            n_epochs=4,
+            learning_rate=0.0,
+            policy_kwargs={"lstm_hidden_size": HIDDEN, "net_arch": [], **CRITICS[critic]},
+            device="cpu",
+        )
+        model.set_logger(configure(None, []))
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        return model, callback
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark, critic):
+        model, callback = self.ready(critic)
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark, critic):
+        model, callback = self.ready(critic)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+class AllowsEverything(gym.vector.VectorWrapper):
+    """Masks that change nothing, so that the episodes are those of the window without."""
+
+    def action_masks(self):
+        return np.ones((self.num_envs, 2), bool)
+
+
+class TestActionMasks:
+    """What masks cost is the difference to the same window without (``TestAlgorithm``, 1 LSTM)."""
+
+    def make(self) -> MaskableRecurrentPPO:
+        env = make_vec_env("thrust_pomdp:FlickeringCartPole-v0", 16, seed=0)
+        masked = GymnasiumVecEnv(AllowsEverything(env.env))
+        return make_model(1, cls=MaskableRecurrentPPO, env=masked)
+
+    @pytest.mark.benchmark(group="window")
+    def test_collecting_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        assert benchmark(
+            lambda: model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        )
+        assert model.use_masking
+
+    @pytest.mark.benchmark(group="window")
+    def test_training_on_a_window(self, benchmark):
+        model = self.make()
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+CUTS = {
+    "whole windows": {},
+    **{f"{length}": {"sequence_length": length} for length in (16, 32, 64, 128)},
+    **{
+        f"{length}, burn-in {length // 2}": {"sequence_length": length, "burn_in": length // 2}
+        for length in (16, 32, 64)
+    },
+    **{
+        f"{length}, refreshed": {"sequence_length": length, "refresh_states": True}
+        for length in (16, 32, 64)
+    },
+}
+
+
+class TestSubsequences:
+    """An update on 16 environments x 128 steps, 4 epochs, 512 steps in a minibatch."""
+
+    @pytest.mark.benchmark(group="training on subsequences")
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_training_on_a_window(self, benchmark, cut):
+        model = make_model(1, **CUTS[cut])
+        _, callback = model._setup_learn(10**9)
+        callback.on_training_start({}, {})
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        benchmark(model.train)
+        assert model._n_updates >= 4
+
+
+class TestActing:
+    """What seeing raw observations as in training, and looking inside, add to ``predict``."""
+
+    def model_and_env(self, **seen):
+        env = make_vec_env("FlickeringCartPole-v0", 16, seed=0, **seen)
+        kwargs = {"lstm_hidden_size": HIDDEN}
+        return RecurrentPPO(
+            "MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=kwargs
+        ), env
+
+    @pytest.mark.benchmark(group="act")
+    @pytest.mark.parametrize("raw", [False, True], ids=["as trained", "raw"])
+    def test_an_action_of_all(self, benchmark, raw):
+        seen = {"normalize": True, "previous_action": True, "previous_reward": True}
+        model, env = self.model_and_env(**seen if raw else {})
+        actor = StatefulActor.like(model, env) if raw else StatefulActor(model)
+        obs, rewards = np.ones((16, 4), np.float32), np.ones(16)
+        assert benchmark(lambda: actor.act(obs, reward=rewards)).shape == (16,)
+
+    @pytest.mark.benchmark(group="look inside")
+    def test_looking_inside_for_50_steps(self, benchmark):
+        model, env = self.model_and_env()
+        assert benchmark(lambda: look_inside(model, env, 50)).values.shape == (50, 16)
 
 
 class StillEnv(gym.Env):
@@ -198,6 +381,7 @@ WRAPPERS = {
     "drop": ("MaskObservation", {"drop": [1, 3]}),
     "zero": ("MaskObservation", {"zero": [1, 3]}),
     "previous action": ("PreviousActionObservation", {}),
+    "previous reward": ("PreviousRewardObservation", {}),
 }
 
 

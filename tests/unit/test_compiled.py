@@ -15,16 +15,16 @@ import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
-from thrust_pomdp import RecurrentPPO, compiled, losses, sequences
+from thrust_pomdp import RecurrentPPO, compiled, jit, losses, memory
 from thrust_pomdp.compiled import (
     CategoricalPPOLoss,
     CompiledCategoricalHeads,
-    CompiledCell,
     kernels_for,
     load_kernels,
 )
 from thrust_pomdp.distributions import PlainCategoricalDistribution
-from thrust_pomdp.sequences import ResetLayout, lstm_sequences, lstm_step
+from thrust_pomdp.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.sequences import ResetLayout
 from thrust_pomdp.stepping import make_step
 
 kernels = load_kernels()
@@ -37,7 +37,7 @@ def without_kernels(monkeypatch):
 
     def call(function, *args, **kwargs):
         with monkeypatch.context() as patch:
-            for module in (sequences, losses):
+            for module in (memory, losses):
                 patch.setattr(module, "kernels_for", lambda *tensors: None)
             return function(*args, **kwargs)
 
@@ -49,81 +49,105 @@ class TestTanh:
         x = np.concatenate(
             [np.linspace(-12, 12, 200_001), np.logspace(-30, 1, 1000), -np.logspace(-30, 1, 1000)]
         ).astype(np.float32)
-        y = np.array([kernels._tanh(value) for value in x])
+        y = np.array([kernels.memory._tanh(value) for value in x])
         np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=5e-7, atol=0)
         assert np.abs(y).max() <= 1.0 + 1e-7
 
     def test_keeps_nan_and_bounds_infinity(self):
-        assert math.isnan(kernels._tanh(np.float32("nan")))
-        assert kernels._tanh(np.float32("inf")) == pytest.approx(1, abs=3e-7)
-        assert kernels._sigmoid(np.float32("-inf")) == pytest.approx(0, abs=3e-7)
+        assert math.isnan(kernels.memory._tanh(np.float32("nan")))
+        assert kernels.memory._tanh(np.float32("inf")) == pytest.approx(1, abs=3e-7)
+        assert kernels.memory._sigmoid(np.float32("-inf")) == pytest.approx(0, abs=3e-7)
 
 
-class TestLSTM:
+KINDS = {
+    "LSTM": th.nn.LSTM,
+    "GRU": th.nn.GRU,
+    "RNN": th.nn.RNN,
+    "RNN with relu": lambda *args, **kwargs: th.nn.RNN(*args, nonlinearity="relu", **kwargs),
+}
+
+
+def make_states(rnn, *shape: int) -> tuple[th.Tensor, ...]:
+    return tuple(th.randn(*shape, requires_grad=True) for _ in memory_of(rnn).state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestMemory:
     @pytest.mark.parametrize("n_seq", [1, 2, 3, 5])
     @pytest.mark.parametrize("hidden", [1, 3, 4, 7, 64])
     @pytest.mark.parametrize("n_features", [1, 5])
-    def test_every_size_equals_the_reset_steps(self, without_kernels, n_seq, hidden, n_features):
+    def test_every_size_equals_torchs_own(self, without_kernels, kind, n_seq, hidden, n_features):
         th.manual_seed(0)
-        lstm = th.nn.LSTM(n_features, hidden)
+        rnn = KINDS[kind](n_features, hidden)
         features = th.randn(n_seq, 11, n_features, requires_grad=True)
-        states = tuple(th.randn(1, n_seq, hidden, requires_grad=True) for _ in range(2))
+        states = make_states(rnn, 1, n_seq, hidden)
         layout = ResetLayout.from_episode_starts(np.random.default_rng(0).random((n_seq, 11)) < 0.2)
         weights = th.randn(n_seq, 11, hidden)
-        leaves = [features, *states, *lstm.parameters()]
+        leaves = [features, *states, *rnn.parameters()]
 
         def run():
-            outputs = lstm_sequences(lstm, features, layout, states)
-            return outputs, th.autograd.grad((outputs * weights).sum(), leaves)
+            outputs, leaving = memory_sequences(rnn, features, layout, states)
+            loss = (outputs * weights).sum() + sum(part.square().sum() for part in leaving)
+            return outputs, th.autograd.grad(loss, leaves)
 
         (outputs, gradients), (expected, expected_gradients) = run(), without_kernels(run)
-        th.testing.assert_close(outputs, expected, rtol=0, atol=1e-6)
+        th.testing.assert_close(outputs, expected, rtol=1e-6, atol=1e-6)
         for gradient, other in zip(gradients, expected_gradients, strict=True):
             th.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
 
-    def test_a_graph_can_be_gone_through_twice(self):
-        lstm = th.nn.LSTM(2, 4)
+    def test_a_graph_can_be_gone_through_twice(self, kind):
+        rnn = KINDS[kind](2, 4)
         layout = ResetLayout.from_episode_starts(np.zeros((2, 5)))
-        outputs = lstm_sequences(lstm, th.randn(2, 5, 2), layout)
+        outputs, _ = memory_sequences(rnn, th.randn(2, 5, 2), layout)
         once, again = (
-            th.autograd.grad(outputs.sum(), lstm.parameters(), retain_graph=True) for _ in range(2)
+            th.autograd.grad(outputs.sum(), rnn.parameters(), retain_graph=True) for _ in range(2)
         )
         assert all(th.equal(a, b) for a, b in zip(once, again, strict=True))
 
-    def test_a_second_derivative_is_refused_rather_than_wrong(self):
-        lstm = th.nn.LSTM(2, 4)
+    def test_a_second_derivative_is_refused_rather_than_wrong(self, kind):
+        rnn = KINDS[kind](2, 4)
         layout = ResetLayout.from_episode_starts(np.zeros((2, 5)))
-        outputs = lstm_sequences(lstm, th.randn(2, 5, 2), layout)
+        outputs, _ = memory_sequences(rnn, th.randn(2, 5, 2), layout)
         loss = outputs.square().sum()
-        gradient = th.autograd.grad(loss, lstm.weight_hh_l0, create_graph=True)[0]
+        gradient = th.autograd.grad(loss, rnn.weight_hh_l0, create_graph=True)[0]
         with pytest.raises(RuntimeError, match="once_differentiable"):
             gradient.sum().backward()
 
     @pytest.mark.parametrize("where", ["weights", "features", "states"])
-    def test_a_nan_shows(self, where):
-        lstm = th.nn.LSTM(2, 4)
-        features, states = th.randn(1, 5, 2), (th.zeros(1, 1, 4), th.zeros(1, 1, 4))
+    def test_a_nan_shows(self, kind, where):
+        rnn = KINDS[kind](2, 4)
+        features, states = th.randn(1, 5, 2), make_states(rnn, 1, 1, 4)
         with th.no_grad():
-            {"weights": lstm.weight_hh_l0, "features": features, "states": states[1]}[where][:] = (
+            {"weights": rnn.weight_hh_l0, "features": features, "states": states[-1]}[where][:] = (
                 math.nan
             )
-        outputs = lstm_sequences(
-            lstm, features, ResetLayout.from_episode_starts(np.zeros((1, 5))), states
-        )
+        layout = ResetLayout.from_episode_starts(np.zeros((1, 5)))
+        outputs, _ = memory_sequences(rnn, features, layout, states)
         assert outputs.isnan().all()
         outputs.sum().backward()
-        assert lstm.weight_ih_l0.grad.isnan().any()
+        assert rnn.weight_hh_l0.grad.isnan().any()
 
-    def test_frozen_weights_and_features_without_gradient(self):
-        lstm = th.nn.LSTM(2, 4).requires_grad_(False)
+    def test_frozen_weights_and_features_without_gradient(self, kind):
+        th.manual_seed(0)
+        rnn = KINDS[kind](2, 4).requires_grad_(False)
         layout = ResetLayout.from_episode_starts(np.zeros((1, 5)))
-        assert not lstm_sequences(lstm, th.randn(1, 5, 2), layout).requires_grad
+        assert not memory_sequences(rnn, th.randn(1, 5, 2), layout)[0].requires_grad
         features = th.randn(1, 5, 2, requires_grad=True)
-        lstm_sequences(lstm, features, layout).sum().backward()
+        memory_sequences(rnn, features, layout)[0].sum().backward()
         assert (features.grad != 0).all()
 
+    def test_features_that_are_part_of_a_larger_tensor(self, kind):
+        rnn = KINDS[kind](2, 4)
+        layout = ResetLayout.from_episode_starts(np.zeros((3, 5)))
+        features = th.randn(2, 5, 6).permute(2, 1, 0)[::2]
+        outputs, expected = (
+            memory_sequences(rnn, rows, layout)[0] for rows in (features, features.contiguous())
+        )
+        assert th.equal(outputs, expected)
 
-class TestSizesThatDoNotFit:
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestSizesOfMemoryThatDoNotFit:
     """The loops do not look at bounds: torch would raise here, they would read beyond the end."""
 
     @pytest.mark.parametrize(
@@ -138,18 +162,16 @@ class TestSizesThatDoNotFit:
             ("cell_state", (1, 2, 9)),
         ],
     )
-    def test_of_windows(self, name, shape):
-        parts = {
-            "features": (2, 5, 4),
-            "episode_starts": (2, 5),
-            "hidden_state": (1, 2, 8),
-            "cell_state": (1, 2, 8),
-            name: shape,
-        }
-        features, starts, h, c = (th.zeros(size) for size in parts.values())
+    def test_of_windows(self, kind, name, shape):
+        rnn = KINDS[kind](4, 8)
+        parts = {"features": (2, 5, 4), "episode_starts": (2, 5)}
+        parts |= {f"{part}_state": (1, 2, 8) for part in memory_of(rnn).state}
+        if name not in parts:
+            pytest.skip("it has no such state")
+        features, starts, *states = (th.zeros(size) for size in {**parts, name: shape}.values())
         layout = ResetLayout.from_episode_starts(starts)
         with pytest.raises(ValueError, match=f"{name} must be of shape"):
-            lstm_sequences(th.nn.LSTM(4, 8), features, layout, (h, c))
+            memory_sequences(rnn, features, layout, tuple(states))
 
     @pytest.mark.parametrize(
         ("name", "shape"),
@@ -161,19 +183,19 @@ class TestSizesThatDoNotFit:
             ("episode_starts", (1,)),
         ],
     )
-    def test_of_a_step(self, name, shape):
-        parts = {
-            "features": (2, 4),
-            "hidden_state": (1, 2, 8),
-            "cell_state": (1, 2, 8),
-            "episode_starts": (2,),
-            name: shape,
-        }
-        features, h, c, starts = (th.zeros(size) for size in parts.values())
-        cell = CompiledCell(kernels, sequences.lstm_weights(th.nn.LSTM(4, 8), 0))
+    def test_of_a_step(self, kind, name, shape):
+        rnn = KINDS[kind](4, 8)
+        parts = {"features": (2, 4), "episode_starts": (2,)}
+        parts |= {f"{part}_state": (1, 2, 8) for part in memory_of(rnn).state}
+        if name not in parts:
+            pytest.skip("it has no such state")
+        features, starts, *states = (th.zeros(size) for size in {**parts, name: shape}.values())
+        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
         with th.no_grad(), pytest.raises(ValueError, match="must be of shape"):
-            cell(features, (h, c), starts.bool())
+            cell(features, tuple(states), starts.bool())
 
+
+class TestSizesThatDoNotFit:
     @pytest.mark.parametrize(("pi", "vf"), [((2, 5), (2, 6)), ((2, 6), (2, 7)), ((2, 6), (1, 6))])
     def test_of_heads(self, pi, vf):
         _, heads = make_heads(3)
@@ -208,25 +230,26 @@ class TestThreads:
         monkeypatch.setattr(compiled, "_WORK_PER_THREAD", 1)
 
     @staticmethod
-    def outputs(n_seq: int) -> list[th.Tensor]:
+    def outputs(n_seq: int, kind: str = "LSTM") -> list[th.Tensor]:
         th.manual_seed(0)
-        lstm = th.nn.LSTM(3, 16)
+        rnn = KINDS[kind](3, 16)
         layout = ResetLayout.from_episode_starts(np.random.default_rng(0).random((n_seq, 20)) < 0.1)
-        outputs = lstm_sequences(lstm, th.randn(n_seq, 20, 3), layout)
+        outputs, _ = memory_sequences(rnn, th.randn(n_seq, 20, 3), layout)
         outputs.square().sum().backward()
-        return [outputs.detach(), *(weight.grad for weight in lstm.parameters())]
+        return [outputs.detach(), *(weight.grad for weight in rnn.parameters())]
 
     @pytest.mark.parametrize("n_seq", [1, 2, 3, 7, 8])
     @pytest.mark.parametrize("n_threads", [2, 3, 16])
-    def test_bit_for_bit(self, monkeypatch, n_seq, n_threads):
-        alone = self.outputs(n_seq)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_bit_for_bit(self, monkeypatch, kind, n_seq, n_threads):
+        alone = self.outputs(n_seq, kind)
         calls = []
         submit = compiled._helpers().submit
         monkeypatch.setattr(th, "get_num_threads", lambda: n_threads)
         monkeypatch.setattr(
             compiled._helpers(), "submit", lambda *args: calls.append(args) or submit(*args)
         )
-        together = self.outputs(n_seq)
+        together = self.outputs(n_seq, kind)
         assert all(th.equal(a, b) for a, b in zip(alone, together, strict=True))
         # Forward and backward, each a call less than there are parts.
         assert len(calls) == 2 * (min(n_threads, (n_seq + 1) // 2) - 1)
@@ -248,7 +271,7 @@ class TestThreads:
     def test_the_main_thread_may_end_while_a_model_trains(self):
         program = """
 import threading, numpy as np, torch as th
-from thrust_pomdp import compiled, sequences
+from thrust_pomdp import compiled, memory, sequences
 compiled._WORK_PER_THREAD = 1
 th.get_num_threads = lambda: 2
 main = threading.current_thread()
@@ -256,7 +279,7 @@ main = threading.current_thread()
 def run():
     main.join()
     layout = sequences.ResetLayout.from_episode_starts(np.zeros((4, 20)))
-    outputs = sequences.lstm_sequences(th.nn.LSTM(3, 16), th.randn(4, 20, 3), layout)
+    outputs, _ = memory.memory_sequences(th.nn.LSTM(3, 16), th.randn(4, 20, 3), layout)
     outputs.sum().backward()
     print("done")
 
@@ -272,33 +295,48 @@ threading.Thread(target=run).start()
         assert th.equal(self.outputs(4)[0], expected[0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 class TestCell:
     @pytest.mark.parametrize("n_envs", [1, 2, 3, 16])
     @pytest.mark.parametrize("bias", [True, False])
-    def test_equals_torchs_step(self, n_envs, bias):
-        lstm = th.nn.LSTM(3, 5, bias=bias)
-        cell = CompiledCell(kernels, sequences.lstm_weights(lstm, 0))
-        states = (th.randn(1, n_envs, 5), th.randn(1, n_envs, 5))
-        given = tuple(state.clone() for state in states)
+    def test_equals_torchs_step(self, kind, n_envs, bias):
+        rnn = KINDS[kind](3, 5, bias=bias)
+        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
         starts = th.arange(n_envs) % 3 == 1
         features = th.randn(n_envs, 3)
         with th.no_grad():
-            expected, expected_states = lstm_step(lstm, features, states, starts)
+            states = make_states(rnn, 1, n_envs, 5)
+            given = tuple(state.clone() for state in states)
+            states = tuple(state.detach() for state in states)
+            expected, expected_states = memory_step(rnn, features, states, starts)
             output, new_states = cell(features, states, starts)
         th.testing.assert_close(output, expected, rtol=0, atol=1e-6)
         th.testing.assert_close(new_states, expected_states, rtol=0, atol=1e-6)
         assert all(th.equal(a, b) for a, b in zip(states, given, strict=True))
 
-    def test_parts_of_larger_arrays(self):
-        lstm = th.nn.LSTM(3, 5)
-        cell = CompiledCell(kernels, sequences.lstm_weights(lstm, 0))
+    def test_parts_of_larger_arrays(self, kind):
+        rnn = KINDS[kind](3, 5)
+        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
         states = (th.randn(1, 4, 10)[..., ::2], th.randn(5, 4, 1).permute(2, 1, 0))
+        states = states[: len(memory_of(rnn).state)]
         starts, features = th.tensor([0, 0, 1, 0, 0, 0, 1, 1]).bool()[::2], th.randn(3, 4).t()
         with th.no_grad():
-            expected, expected_states = lstm_step(lstm, features, states, starts)
+            expected, expected_states = memory_step(rnn, features, states, starts)
             output, new_states = cell(features, states, starts)
         th.testing.assert_close(output, expected, rtol=0, atol=1e-6)
         th.testing.assert_close(new_states, expected_states, rtol=0, atol=1e-6)
+
+    def test_is_the_windows_step_bit_for_bit(self, kind):
+        rnn = KINDS[kind](3, 16)
+        cell, features = memory_of(rnn).compiled_step(kernels, rnn, 0), th.randn(4, 6, 3)
+        starts = th.from_numpy(np.random.default_rng(0).random((4, 6)) < 0.3)
+        with th.no_grad():
+            outputs, leaving = memory_sequences(rnn, features, ResetLayout(starts))
+            states = tuple(th.zeros(1, 4, 16) for _ in leaving)
+            for step in range(6):
+                output, states = cell(features[:, step], states, starts[:, step])
+                assert th.equal(output, outputs[:, step])
+        assert all(th.equal(a, b) for a, b in zip(states, leaving, strict=True))
 
 
 def _in_place(module):
@@ -320,8 +358,11 @@ class TestWeightsChangedInMidRollout:
     """A callback may change the policy at any step; the next step acts by the new weights."""
 
     @pytest.mark.parametrize("change", [_in_place, _loaded, _other_memory])
-    def test_are_used_at_the_next_step(self, change):
-        policy = RecurrentPPO("MlpLstmPolicy", fixed_length_envs(5, 7), seed=0).policy
+    @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+    def test_are_used_at_the_next_step(self, change, kind):
+        kwargs = {"rnn_class": KINDS[kind]}
+        env = fixed_length_envs(5, 7)
+        policy = RecurrentPPO("MlpLstmPolicy", env, seed=0, policy_kwargs=kwargs).policy
         step = make_step(policy)
         obs, starts = th.randn(2, 3), th.zeros(2, dtype=th.bool)
         with th.no_grad():
@@ -433,6 +474,8 @@ class TestCategoricalLoss:
             {"n_lstm_layers": 2, "net_arch": []},
             {"shared_lstm": True, "enable_critic_lstm": False},
             {"enable_critic_lstm": False},
+            {"rnn_class": th.nn.GRU},
+            {"rnn_class": th.nn.RNN, "n_lstm_layers": 2},
         ],
     )
     def test_a_whole_update_equals_torchs(self, without_kernels, policy_kwargs):
@@ -530,4 +573,4 @@ class TestWhereTheyAreLeftAlone:
             return njit(*args, **kwargs)
 
         monkeypatch.setattr(numba, "njit", refusing)
-        assert kernels._compile(lambda x: x + 1)(1) == 2
+        assert jit.compile_loop(lambda x: x + 1)(1) == 2

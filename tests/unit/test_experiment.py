@@ -251,7 +251,9 @@ class TestEvaluationsThatCannotBe:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("arm", ["lstm-prev-action", "frame-stack"])
+    @pytest.mark.parametrize(
+        "arm", ["lstm-prev-action", "lstm-prev-action-privileged", "frame-stack"]
+    )
     def test_a_model_comes_back_from_its_files_and_plays_the_same(self, tmp_path, arm):
         one = Training(small(arm))
         result = one.run()

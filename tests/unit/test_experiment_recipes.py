@@ -14,14 +14,21 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import VecFrameStack
+from torch import nn
 
-from thrust_pomdp import RecurrentPPO, VecNormalizeVisible
+from thrust_pomdp import (
+    AsymmetricLstmPolicy,
+    RecurrentPPO,
+    VecNormalizeVisible,
+    VecPrivilegedInfo,
+)
 from thrust_pomdp.experiment.arms import (
     ARMS,
     RUNNER_KEYS,
     RUNNERS_ARGUMENTS,
     check_installed,
     check_spaces,
+    check_tells_state,
     find_arm,
 )
 from thrust_pomdp.experiment.recipes import (
@@ -33,13 +40,17 @@ from thrust_pomdp.experiment.recipes import (
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
+from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec_previous_action import VecPreviousAction
+from thrust_pomdp.vec_previous import VecPreviousAction
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {
     "lstm": RecurrentPPO,
     "lstm-prev-action": RecurrentPPO,
+    "lstm-prev-action-privileged": RecurrentPPO,
+    "gru": RecurrentPPO,
+    "gru-prev-action": RecurrentPPO,
     "mlp": PPO,
     "mlp-prev-action": PPO,
     "frame-stack": PPO,
@@ -56,8 +67,8 @@ def layers(env) -> list[type]:
 
 
 class TestArms:
-    @pytest.mark.parametrize("arm", ARMS)
     @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:TMaze-v0", "Acrobot-v1"])
+    @pytest.mark.parametrize("arm", [name for name in ARMS if not ARMS[name].privileged])
     def test_every_arm_is_made_for_every_environment_by_its_recipe(self, arm, env_id):
         one = RunSpec(arm, env_id, 0)
         model = make_model(one, make_training_env(one))
@@ -73,6 +84,42 @@ class TestArms:
         assert seen("lstm-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
         assert seen("mlp-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
         assert seen("frame-stack") == (16, [VecFrameStack, VecNormalizeVisible])
+
+    @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:" + FLICKERING])
+    def test_a_privileged_critic_sees_the_state_in_training_alone(self, env_id):
+        one = RunSpec("lstm-prev-action-privileged", env_id, 0)
+        env = make_training_env(one)
+        assert layers(env)[1:] == [VecPrivilegedInfo, VecPreviousAction, VecNormalizeVisible]
+        model = make_model(one, env)
+        assert type(model.policy) is AsymmetricLstmPolicy
+        assert model.policy.critic_only == ("state",)
+        assert env.observation_space["state"].shape == (4,)
+        evaluation = make_evaluation_env(one, 2, 0, model.get_vec_normalize_env())
+        assert evaluation.observation_space == env.observation_space["observation"]
+        assert "state" not in evaluation.unwrapped.reset_infos[0]
+        assert model.predict(evaluation.reset())[0].shape == (2,)
+
+    @pytest.mark.parametrize("env_id", ["TMaze-v0", "Acrobot-v1"])
+    def test_a_privileged_arm_is_refused_where_nothing_tells_the_state(self, env_id):
+        arm = ARMS["lstm-prev-action-privileged"]
+        with pytest.raises(ValueError, match="cannot take .* it takes no argument expose_state"):
+            check_tells_state(arm, env_id, {})
+        check_tells_state(arm, FLICKERING, {"flicker_prob": 0.3})
+        check_tells_state(ARMS["lstm"], env_id, {})  # has no use for it
+
+    @pytest.mark.parametrize("arm", ["gru", "gru-prev-action"])
+    def test_a_gru_is_trained_by_the_recipe_of_the_lstm_and_stays_one(self, arm):
+        recipe = recipe_for(arm, FLICKERING)
+        of_lstm = recipe_for(ARMS[arm].recipes_of, FLICKERING).as_mapping()
+        kwargs = {**of_lstm["policy_kwargs"], "rnn_class": "nn.GRU"}
+        assert recipe.as_mapping() == {**of_lstm, "policy_kwargs": kwargs}
+        changed = recipe.with_changes(ARMS[arm], {"policy_kwargs": {"lstm_hidden_size": 8}})
+        one = RunSpec(arm, FLICKERING, 0, hyperparams=changed.as_mapping())
+        model = make_model(one, make_training_env(one))
+        assert type(model.policy.lstm_actor) is nn.GRU
+        assert model.policy.lstm_actor.hidden_size == 8
+        assert type(make_model(RunSpec(arm, FLICKERING, 0), make_training_env(one)).policy
+                    .lstm_actor) is nn.GRU  # fmt: skip
 
     def test_an_arm_with_the_last_action_is_not_called_memoryless(self):
         assert [name for name, arm in ARMS.items() if "memoryless" in arm.label] == ["mlp"]

@@ -445,6 +445,13 @@ class TestFigures:
             assert styles["mlp"].colour == "#D55E00"
             assert styles["mine:a"].colour == "#000000"
 
+    def test_a_variant_of_an_arm_has_its_colour_and_other_dashes(self):
+        styles = figures.styles(
+            ["lstm-prev-action", "lstm-prev-action-privileged", "gru-prev-action"]
+        )
+        assert len({style.colour for style in styles.values()}) == 1
+        assert len({style.dashes for style in styles.values()}) == 3
+
     def test_no_two_of_twenty_arms_look_the_same(self):
         styles = figures.styles([f"mine:{number}" for number in range(20)])
         assert len(set(styles.values())) == 20

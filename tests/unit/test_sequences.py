@@ -1,4 +1,4 @@
-"""The sequence layer against a plain step-by-step loop, and its exact properties."""
+"""Memory over whole windows against a plain step-by-step loop, and its exact properties."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import pytest
 import torch as th
 from torch import nn
 
-from thrust_pomdp.sequences import (
-    ResetLayout,
-    lstm_sequences,
-    lstm_sequences_and_states,
-    lstm_step,
-    zero_states,
-)
+from thrust_pomdp.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.segments import Segments
+from thrust_pomdp.sequences import ResetLayout, zero_states
 
 N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
 
@@ -36,71 +32,87 @@ PATTERNS = {
 }
 
 
-def make_lstm(n_layers: int = 1, bias: bool = True, dtype: th.dtype = th.float32) -> nn.LSTM:
+KINDS = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "RNN": nn.RNN,
+    "RNN with relu": lambda *args, **kwargs: nn.RNN(*args, nonlinearity="relu", **kwargs),
+}
+
+
+def make_rnn(
+    kind: str, n_layers: int = 1, bias: bool = True, dtype: th.dtype = th.float32
+) -> nn.RNNBase:
     th.manual_seed(0)
-    lstm = nn.LSTM(N_FEATURES, HIDDEN, num_layers=n_layers, bias=bias).to(dtype)
-    for parameter in lstm.parameters():  # far from the small initial weights, gates in use
-        nn.init.normal_(parameter, std=0.7)
-    return lstm
+    rnn = KINDS[kind](N_FEATURES, HIDDEN, num_layers=n_layers, bias=bias).to(dtype)
+    # Far from the small initial weights, gates in use; nothing bounds the state of a relu.
+    std = 0.25 if kind == "RNN with relu" else 0.7
+    for parameter in rnn.parameters():
+        nn.init.normal_(parameter, std=std)
+    return rnn
 
 
-def make_inputs(n_layers: int, dtype: th.dtype) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
+def make_inputs(
+    rnn: nn.RNNBase, dtype: th.dtype = th.float32
+) -> tuple[th.Tensor, tuple[th.Tensor, ...]]:
     th.manual_seed(1)
     features = th.randn(N_SEQ, N_STEPS, N_FEATURES, dtype=dtype, requires_grad=True)
-    hidden, cell = (
-        th.randn(n_layers, N_SEQ, HIDDEN, dtype=dtype, requires_grad=True) for _ in range(2)
+    states = tuple(
+        th.randn(rnn.num_layers, N_SEQ, HIDDEN, dtype=dtype, requires_grad=True)
+        for _ in memory_of(rnn).state
     )
-    return features, (hidden, cell)
+    return features, states
 
 
 def loop(
-    lstm: nn.LSTM,
+    rnn: nn.RNNBase,
     features: th.Tensor,
     episode_starts: np.ndarray,
-    states: tuple[th.Tensor, th.Tensor],
-) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
-    """The definition: torch's own LSTM, one step at a time, state zeroed at each start."""
+    states: tuple[th.Tensor, ...],
+) -> tuple[th.Tensor, tuple[th.Tensor, ...]]:
+    """The definition: torch's own layer, one step at a time, state zeroed at each start."""
     outputs = []
     for step in range(features.shape[1]):
         keep = th.as_tensor(~episode_starts[:, step]).to(features.dtype)[None, :, None]
-        output, states = lstm(features[:, step][None], (states[0] * keep, states[1] * keep))
+        kept = tuple(part * keep for part in states)
+        output, leaving = rnn(features[:, step][None], kept if len(kept) > 1 else kept[0])
+        states = leaving if len(kept) > 1 else (leaving,)
         outputs.append(output[0])
     return th.stack(outputs, dim=1), states
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("n_layers", [1, 2, 3])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("n_layers", "bias"), [(1, True), (1, False), (2, True), (3, False)])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(th.float32, 2e-6), (th.float64, 1e-14)], ids=["float32", "float64"]
+    ("dtype", "tolerance"), [(th.float32, 4e-6), (th.float64, 1e-14)], ids=["float32", "float64"]
 )
+@pytest.mark.parametrize("kind", KINDS)
 class TestEqualsTheStepByStepLoop:
-    def test_outputs_and_final_states(self, pattern, n_layers, bias, dtype, tolerance):
-        lstm = make_lstm(n_layers, bias, dtype)
-        features, states = make_inputs(n_layers, dtype)
+    def test_outputs_and_final_states(self, kind, pattern, n_layers, bias, dtype, tolerance):
+        rnn = make_rnn(kind, n_layers, bias, dtype)
+        features, states = make_inputs(rnn, dtype)
         layout = ResetLayout.from_episode_starts(PATTERNS[pattern])
 
-        outputs, (hidden, cell) = lstm_sequences_and_states(lstm, features, layout, states)
-        expected, (expected_hidden, expected_cell) = loop(lstm, features, PATTERNS[pattern], states)
+        outputs, leaving = memory_sequences(rnn, features, layout, states)
+        expected, expected_states = loop(rnn, features, PATTERNS[pattern], states)
 
         th.testing.assert_close(outputs, expected, rtol=0, atol=tolerance)
-        assert th.equal(lstm_sequences(lstm, features, layout, states), outputs)
-        th.testing.assert_close(hidden, expected_hidden, rtol=0, atol=tolerance)
-        th.testing.assert_close(cell, expected_cell, rtol=0, atol=4 * tolerance)
+        for part, other in zip(leaving, expected_states, strict=True):
+            th.testing.assert_close(part, other, rtol=0, atol=4 * tolerance)
 
-    def test_gradients(self, pattern, n_layers, bias, dtype, tolerance):
-        lstm = make_lstm(n_layers, bias, dtype)
-        features, states = make_inputs(n_layers, dtype)
+    def test_gradients(self, kind, pattern, n_layers, bias, dtype, tolerance):
+        rnn = make_rnn(kind, n_layers, bias, dtype)
+        features, states = make_inputs(rnn, dtype)
         layout = ResetLayout.from_episode_starts(PATTERNS[pattern])
         weights = th.randn(N_SEQ, N_STEPS, HIDDEN, dtype=dtype)
 
         def gradients(result):
-            outputs, (hidden, cell) = result
-            loss = (outputs * weights).sum() + hidden.square().sum() + cell.square().sum()
-            return th.autograd.grad(loss, [features, *states, *lstm.parameters()])
+            outputs, leaving = result
+            loss = (outputs * weights).sum() + sum(part.square().sum() for part in leaving)
+            return th.autograd.grad(loss, [features, *states, *rnn.parameters()])
 
-        ours = gradients(lstm_sequences_and_states(lstm, features, layout, states))
-        expected = gradients(loop(lstm, features, PATTERNS[pattern], states))
+        ours = gradients(memory_sequences(rnn, features, layout, states))
+        expected = gradients(loop(rnn, features, PATTERNS[pattern], states))
         for gradient, expected_gradient in zip(ours, expected, strict=True):
             scale = max(1.0, expected_gradient.abs().max().item())
             th.testing.assert_close(
@@ -108,18 +120,19 @@ class TestEqualsTheStepByStepLoop:
             )
 
     def test_single_steps_chain_to_the_same_numbers(
-        self, pattern, n_layers, bias, dtype, tolerance
+        self, kind, pattern, n_layers, bias, dtype, tolerance
     ):
-        lstm = make_lstm(n_layers, bias, dtype)
-        features, states = make_inputs(n_layers, dtype)
+        rnn = make_rnn(kind, n_layers, bias, dtype)
+        features, states = make_inputs(rnn, dtype)
         flags = th.from_numpy(PATTERNS[pattern])
-        expected, expected_states = loop(lstm, features, PATTERNS[pattern], states)
+        expected, expected_states = loop(rnn, features, PATTERNS[pattern], states)
         for step in range(N_STEPS):
-            output, states = lstm_step(lstm, features[:, step], states, flags[:, step])
+            output, states = memory_step(rnn, features[:, step], states, flags[:, step])
             th.testing.assert_close(output, expected[:, step], rtol=0, atol=tolerance)
         th.testing.assert_close(states, expected_states, rtol=0, atol=4 * tolerance)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 class TestNothingCrossesAnEpisodeStart:
     """Two episodes in each row, the second from step 6 on."""
 
@@ -127,41 +140,42 @@ class TestNothingCrossesAnEpisodeStart:
     START = 6
 
     @pytest.mark.parametrize("n_layers", [1, 2])
-    def test_the_gradient_is_exactly_zero_across_and_not_within(self, n_layers):
-        lstm = make_lstm(n_layers)
-        features, states = make_inputs(n_layers, th.float32)
+    def test_the_gradient_is_exactly_zero_across_and_not_within(self, kind, n_layers):
+        rnn = make_rnn(kind, n_layers)
+        features, states = make_inputs(rnn)
         layout = ResetLayout.from_episode_starts(self.PATTERN)
-        outputs = lstm_sequences(lstm, features, layout, states)
+        outputs, _ = memory_sequences(rnn, features, layout, states)
         gradient, *state_gradients = th.autograd.grad(outputs[:, -1].sum(), [features, *states])
         assert (gradient[:, : self.START] == 0).all()
         assert (gradient[:, self.START :].abs().sum(dim=2) > 0).all()
         assert all((g == 0).all() for g in state_gradients)
 
-        first_episode = lstm_sequences(lstm, features, layout, states)[:, self.START - 1].sum()
+        outputs, _ = memory_sequences(rnn, features, layout, states)
+        first_episode = outputs[:, self.START - 1].sum()
         gradient, *state_gradients = th.autograd.grad(first_episode, [features, *states])
         assert (gradient[:, : self.START].abs().sum(dim=2) > 0).all()
         assert all((g.abs().sum(dim=2) > 0).all() for g in state_gradients)
 
     @pytest.mark.parametrize("scale", [1.0, 1e5])
     @pytest.mark.parametrize("n_layers", [1, 2])
-    def test_changing_an_episode_leaves_the_next_one_bit_equal(self, n_layers, scale):
-        lstm = make_lstm(n_layers)
-        features, states = make_inputs(n_layers, th.float32)
+    def test_changing_an_episode_leaves_the_next_one_bit_equal(self, kind, n_layers, scale):
+        rnn = make_rnn(kind, n_layers)
+        features, states = make_inputs(rnn)
         layout = ResetLayout.from_episode_starts(self.PATTERN)
         changed = features.detach().clone()
         changed[:, : self.START] = scale * th.randn_like(changed[:, : self.START])
         before, after = (
-            lstm_sequences(lstm, inputs, layout, states) for inputs in (features, changed)
+            memory_sequences(rnn, inputs, layout, states)[0] for inputs in (features, changed)
         )
         assert not th.equal(before[:, : self.START], after[:, : self.START])
         assert th.equal(before[:, self.START :], after[:, self.START :])
 
-    def test_an_episode_start_at_step_0_forgets_the_initial_state(self):
-        lstm = make_lstm()
-        features, states = make_inputs(1, th.float32)
+    def test_an_episode_start_at_step_0_forgets_the_initial_state(self, kind):
+        rnn = make_rnn(kind)
+        features, states = make_inputs(rnn)
         layout = ResetLayout.from_episode_starts(PATTERNS["first step"])
-        outputs = lstm_sequences(lstm, features, layout, states)
-        from_zero = lstm_sequences(lstm, features, layout)
+        outputs, _ = memory_sequences(rnn, features, layout, states)
+        from_zero, _ = memory_sequences(rnn, features, layout)
         assert th.equal(outputs[[0, 2]], from_zero[[0, 2]])
         assert not th.equal(outputs[[1, 3]], from_zero[[1, 3]])
 
@@ -192,12 +206,12 @@ class TestLayout:
 
     def test_selecting_rows_equals_laying_them_out(self):
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
-        lstm = make_lstm()
-        features, states = make_inputs(1, th.float32)
-        outputs = lstm_sequences(lstm, features, layout, states)
+        rnn = make_rnn("LSTM")
+        features, states = make_inputs(rnn)
+        outputs, _ = memory_sequences(rnn, features, layout, states)
         rows = th.tensor([2, 0])
         some_states = (states[0][:, rows], states[1][:, rows])
-        some = lstm_sequences(lstm, features[rows], layout.select(rows), some_states)
+        some, _ = memory_sequences(rnn, features[rows], layout.select(rows), some_states)
         th.testing.assert_close(some, outputs[rows], rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 9])
@@ -223,6 +237,25 @@ class TestLayout:
         assert len(flat.unique()) == len(flat)
 
 
+class TestSegments:
+    def test_the_drawing_of_the_docstring(self):
+        starts = np.array([[1, 0, 0, 1, 0], [0, 1, 0, 0, 0]], dtype=bool)
+        segments = Segments.of(starts, "cpu")
+        a, b, c, d = 0, 3, 5, 6  # where they begin in the flattened windows
+        packed = [d, a, b, c, d + 1, a + 1, b + 1, d + 2, a + 2, d + 3]
+        assert segments.steps.tolist() == packed
+        assert segments.batch_sizes.tolist() == [4, 3, 2, 1]
+        assert segments.first.tolist() == [1, 3]  # a is the second longest, c the shortest
+        assert segments.last.tolist() == [2, 0]
+
+    @pytest.mark.parametrize("pattern", PATTERNS)
+    def test_every_step_lies_at_a_place_of_its_own(self, pattern):
+        segments = Segments.of(PATTERNS[pattern], "cpu")
+        assert th.equal(segments.steps[segments.places], th.arange(N_SEQ * N_STEPS))
+        assert segments.batch_sizes.sum() == N_SEQ * N_STEPS
+        assert (segments.batch_sizes.diff() <= 0).all()
+
+
 class TestZeroStates:
     def test_only_the_named_rows_are_zeroed_and_the_argument_stays(self):
         hidden, cell = th.ones(2, 3, 4), th.ones(2, 3, 4)
@@ -238,25 +271,28 @@ class TestZeroStates:
 
 
 class TestDropout:
-    def test_acts_between_layers_in_training_and_not_in_evaluation(self):
-        lstm = nn.LSTM(N_FEATURES, HIDDEN, num_layers=2, dropout=0.5)
-        features, states = make_inputs(2, th.float32)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_acts_between_layers_in_training_and_not_in_evaluation(self, kind):
+        rnn = make_rnn(kind, 2)
+        rnn.dropout = 0.5
+        features, states = make_inputs(rnn)
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
-        first, second = (lstm_sequences(lstm, features, layout, states) for _ in range(2))
+        first, second = (memory_sequences(rnn, features, layout, states)[0] for _ in range(2))
         assert not th.equal(first, second)
-        lstm.eval()
-        first, second = (lstm_sequences(lstm, features, layout, states) for _ in range(2))
+        rnn.eval()
+        first, second = (memory_sequences(rnn, features, layout, states)[0] for _ in range(2))
         assert th.equal(first, second)
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
 class TestOnCuda:
-    def test_equals_the_loop_and_leaks_nothing(self):
-        lstm = make_lstm(2).cuda()
-        features, states = make_inputs(2, th.float32)
+    def test_equals_the_loop_and_leaks_nothing(self, kind):
+        rnn = make_rnn(kind, 2).cuda()
+        features, states = make_inputs(rnn)
         pattern = PATTERNS["scattered"]
         layout = ResetLayout.from_episode_starts(pattern, "cuda")
         on_gpu = features.detach().cuda(), tuple(state.detach().cuda() for state in states)
-        outputs = lstm_sequences(lstm, on_gpu[0], layout, on_gpu[1])
-        expected, _ = loop(lstm.cpu(), features, pattern, states)
+        outputs, _ = memory_sequences(rnn, on_gpu[0], layout, on_gpu[1])
+        expected, _ = loop(rnn.cpu(), features, pattern, states)
         th.testing.assert_close(outputs.cpu(), expected, rtol=0, atol=1e-4)

@@ -21,6 +21,10 @@ PREPARED = {
     "no heads": {"net_arch": []},
     "one head": {"net_arch": {"pi": [7], "vf": []}},
     "no bias": {"lstm_kwargs": {"bias": False}},
+    "GRU": {"rnn_class": th.nn.GRU},
+    "RNN": {"rnn_class": th.nn.RNN},
+    "RNN with relu": {"rnn_class": th.nn.RNN, "lstm_kwargs": {"nonlinearity": "relu"}},
+    "encoder and layer norm": {"net_arch": {"encoder": [6, 5], "pi": [7]}, "layer_norm": True},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from PIL import Image
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
+from thrust_pomdp import RecurrentPPO, StatefulActor, VecNormalizeVisible, make_vec_env
 from thrust_pomdp.experiment import films, watching
+from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
+from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
 ROOT = Path(__file__).parents[2]
 FLICKERING = "FlickeringCartPole-v0"
@@ -134,18 +137,72 @@ class TestPlaying:
 
         spy, venv = Spy(), make_vec_env(FLICKERING)
         normalizer = VecNormalizeVisible.load(str(saved / "visible.pkl"), venv)
-        actor = watching.ModelActor(spy, normalizer, deterministic=True)
+        spy.observation_space, spy.action_space = venv.observation_space, venv.action_space
+        actor = watching.ModelActor(StatefulActor.like(spy, normalizer))
         actor.reset()
         for blanked in (True, False):
-            actor.act(np.zeros(4, np.float32), {"blanked": blanked})
+            actor.act(np.zeros(4, np.float32), None, {"blanked": blanked})
             assert spy.seen.any() != blanked
 
-    def test_statistics_are_not_updated(self, saved: Path) -> None:
-        env = gym.make(FLICKERING)
+    def test_statistics_are_not_updated(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        env, loaded = gym.make(FLICKERING), []
+        load = watching._load_normalizer
+        monkeypatch.setattr(
+            watching, "_load_normalizer", lambda *given: loaded.append(load(*given)) or loaded[0]
+        )
         actor = watching.model_actor(env, saved / "ours.zip", saved / "visible.pkl", True)
-        before = actor._normalizer.obs_rms.mean.copy()
+        before = loaded[0].obs_rms.mean.copy()
         watching.play(env, actor, 1, 100, 0)
-        np.testing.assert_array_equal(actor._normalizer.obs_rms.mean, before)
+        np.testing.assert_array_equal(loaded[0].obs_rms.mean, before)
+
+
+class TestWhatRunsOfEveryArmSee:
+    """What an arm sees is known of its run; of a model alone it is said."""
+
+    ARMS = {
+        "lstm-prev-action": {},
+        "frame-stack": {"n_steps": 32, "batch_size": 32},
+        "mlp-prev-action": {"n_steps": 32, "batch_size": 32},
+        "arms_of_users:a2c": {},
+    }
+
+    @pytest.fixture(scope="module")
+    @staticmethod
+    def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("runs")
+        for arm, changes in TestWhatRunsOfEveryArmSee.ARMS.items():
+            spec = RunSpec(arm, FLICKERING, 0, {}, 64, 1, 1)
+            recipe = spec.recipe.with_changes(find_arm(arm), {**changes, "n_envs": 2})
+            spec = replace(spec, hyperparams=recipe.as_mapping())
+            save_result(run(spec, save_to=folder / spec.name), folder / f"{spec.name}.json")
+        return folder
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_they_act_as_in_an_evaluation(self, runs: Path, arm: str) -> None:
+        found = watching.find_run(runs / f"{arm.replace(':', '.')}-seed0")
+        env = Recorder(gym.make(FLICKERING))
+        watching.play(env, watching.run_actor(env, found, True), 3, 1000, seed=7)
+        model, normalizer = found.load(), found.load_normalizer()
+        evaluation = make_evaluation_env(found.spec, 1, 7, normalizer)
+        obs, state, start, expected = evaluation.reset(), None, np.ones(1, bool), []
+        for _ in env.actions:
+            actions, state = model.predict(obs, state, start, deterministic=True)
+            expected.append(int(actions[0]))
+            obs, _, start, _ = evaluation.step(actions)
+        assert env.actions == expected
+
+    def test_of_a_model_alone_it_is_said(self, runs: Path, tmp_path, render, capsys) -> None:
+        files = ["--model", f"{runs}/lstm-prev-action-seed0.zip",
+                 "--normalizer", f"{runs}/lstm-prev-action-seed0.normalizer.pkl"]  # fmt: skip
+        film = ["--max-steps", "8", "--out", str(tmp_path / "film.gif")]
+        assert render.main([*files, *film]) == 2
+        assert "does not fit the environment: Observation spaces" in capsys.readouterr().err
+        assert render.main([*files, "--previous-action", *film]) == 0
+
+    def test_a_run_played_in_an_environment_it_does_not_fit(self, runs: Path) -> None:
+        found = watching.find_run(runs / "frame-stack-seed0")
+        with pytest.raises(ValueError, match="does not fit the environment: Observation spaces"):
+            watching.run_actor(gym.make("MaskedCartPole-v0"), found, True)
 
 
 class TestFilms:
@@ -206,8 +263,8 @@ class TestScript:
             with Image.open(film) as frames:
                 assert frames.n_frames == 9
         assert capsys.readouterr().out.startswith("8 steps, return 8\nWritten: ")
-        spec, _, _ = watching.find_run(saved / "runs" / "lstm-seed0")
-        assert spec.env_kwargs == {"flicker_prob": 0.25}
+        found = watching.find_run(saved / "runs" / "lstm-seed0")
+        assert found.spec.env_kwargs == {"flicker_prob": 0.25}
 
     def test_the_same_command_gives_the_same_film(self, saved: Path, tmp_path, render) -> None:
         command = ["--model", f"{saved}/ours.zip", "--normalizer", f"{saved}/visible.pkl",
@@ -249,11 +306,11 @@ class TestScript:
         class Impatient(watching.RandomActor):
             n_actions = 0
 
-            def act(self, obs, info):
+            def act(self, obs, reward, info):
                 self.n_actions += 1
                 if self.n_actions == 4:
                     raise KeyboardInterrupt
-                return super().act(obs, info)
+                return super().act(obs, reward, info)
 
         monkeypatch.setattr(watching, "RandomActor", Impatient)
         film = tmp_path / "film.gif"
@@ -314,6 +371,8 @@ class TestScript:
             (["--controller", "random", "--out", "a.gif", "--episodes", "0"], "at least 1"),
             (["--controller", "random", "--normalizer", "n.pkl", "--human"],
              "--normalizer belongs to --model"),
+            (["--run", "runs/lstm", "--previous-action", "--human"],
+             "--previous-action belongs to --model"),
             (["--controller", "random", "--out", "a.gif", "--env-kwargs", "p=1"],
              "expected name:value"),
         ],

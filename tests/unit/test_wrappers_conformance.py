@@ -20,6 +20,7 @@ from thrust_pomdp.wrappers import (
     FlickerObservation,
     MaskObservation,
     PreviousActionObservation,
+    PreviousRewardObservation,
 )
 
 #: What the checkers say of the environments inside, and of wrappers in general.
@@ -39,6 +40,7 @@ WRAPPERS: dict[str, Any] = {
     "bursts": lambda env: FlickerObservation(env, 0.3, burst_len=np.float64(6)),
     "dropout": lambda env: ElementDropoutObservation(env, np.float32(0.25)),
     "previous action": PreviousActionObservation,
+    "previous reward": PreviousRewardObservation,
     "all": lambda env: PreviousActionObservation(
         FlickerObservation(ElementDropoutObservation(env, 0.1), 0.25)
     ),
@@ -119,6 +121,7 @@ class TestSpecThroughJson:
             "FlickerObservation",
             "MaskObservation",
             "PreviousActionObservation",
+            "PreviousRewardObservation",
         ):
             assert getattr(thrust_pomdp, name) is getattr(thrust_pomdp.wrappers, name)
 

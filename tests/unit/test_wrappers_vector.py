@@ -24,11 +24,12 @@ MODES = list(AutoresetMode)
 #: Name of a wrapper and its arguments, from the inside out.
 Layers = list[tuple[str, dict[str, Any]]]
 
-FLICKER, DROPOUT, MASK, ACTION = (
+FLICKER, DROPOUT, MASK, ACTION, REWARD = (
     "FlickerObservation",
     "ElementDropoutObservation",
     "MaskObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
 )
 
 #: (kind of observation, layers)
@@ -36,6 +37,7 @@ STACKS: list[tuple[str, Layers]] = [
     *((kind, [(FLICKER, {})]) for kind in OBSERVATIONS),
     *((kind, [(DROPOUT, {"dropout_prob": 0.4})]) for kind in OBSERVATIONS),
     *((kind, [(ACTION, {})]) for kind in OBSERVATIONS),
+    *((kind, [(REWARD, {}), (ACTION, {})]) for kind in OBSERVATIONS),
     ("vector", [(FLICKER, {"flicker_prob": 0.5, "burst_len": 4})]),
     ("vector", [(FLICKER, {"blank_value": [1.0, 2.0, 3.0]})]),
     ("vector", [(MASK, {"drop": [1]})]),
@@ -50,7 +52,7 @@ STACKS: list[tuple[str, Layers]] = [
     ("dict", [(FLICKER, {"burst_len": 4, "separately": True})]),
     ("dict", [(DROPOUT, {"keys": ["gyro", "mode"]})]),
     ("vector", [(FLICKER, {}), (FLICKER, {"burst_len": 3}), (ACTION, {})]),
-    ("vector", [(DROPOUT, {}), (MASK, {"drop": [0]}), (FLICKER, {}), (ACTION, {})]),
+    ("vector", [(DROPOUT, {}), (MASK, {"drop": [0]}), (FLICKER, {}), (ACTION, {}), (REWARD, {})]),
     ("vector", [(FLICKER, {}), (DROPOUT, {}), (ACTION, {}), (MASK, {"drop": [0, 4]})]),
     ("numbers", [(DROPOUT, {}), (ACTION, {}), (FLICKER, {"keys": ["observation"]})]),
     ("dict", [(FLICKER, {"keys": ["gyro"]}), (DROPOUT, {"keys": ["bits"]}), (FLICKER, {})]),

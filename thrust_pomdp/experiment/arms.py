@@ -19,10 +19,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import gymnasium as gym
 from gymnasium import spaces
 
 from thrust_pomdp.experiment.names import with_near_names
@@ -66,6 +67,9 @@ class Arm:
     :param recurrent: whether its policies are the LSTM ones
     :param previous_action: whether it sees its last action; then it is not memoryless
     :param stacks_frames: whether it sees several frames at once
+    :param privileged: whether its critic sees the true state, in training only
+    :param rnn_class: what remembers in place of an LSTM, a name such as ``nn.GRU``
+    :param recipes_of: the arm whose packaged recipes are its too
     :param keys: hyperparameters it takes; None if only its factory knows
     :param needs: a package beyond the dependencies
     :param actions: action spaces that its algorithm is right for
@@ -77,6 +81,9 @@ class Arm:
     recurrent: bool = False
     previous_action: bool = False
     stacks_frames: bool = False
+    privileged: bool = False
+    rnn_class: str | None = None
+    recipes_of: str | None = None
     keys: frozenset[str] | None = PPO_KEYS
     needs: str | None = None
     actions: tuple[type[spaces.Space[Any]], ...] = _ACTIONS
@@ -100,7 +107,9 @@ class Arm:
 
 _OURS = "thrust_pomdp.ppo:RecurrentPPO"
 _PPO = "stable_baselines3:PPO"
-_RECURRENT_KEYS = PPO_KEYS | {"envs_per_minibatch", "window_state"}
+_RECURRENT_KEYS = PPO_KEYS | {
+    "envs_per_minibatch", "window_state", "sequence_length", "burn_in", "refresh_states",
+}  # fmt: skip
 
 #: name -> arm
 ARMS: dict[str, Arm] = {
@@ -109,6 +118,13 @@ ARMS: dict[str, Arm] = {
         Arm("lstm", "LSTM (RecurrentPPO)", _OURS, recurrent=True, keys=_RECURRENT_KEYS),
         Arm("lstm-prev-action", "LSTM and previous action", _OURS, recurrent=True,
             previous_action=True, keys=_RECURRENT_KEYS),
+        Arm("lstm-prev-action-privileged", "LSTM, previous action, critic sees the state", _OURS,
+            recurrent=True, previous_action=True, privileged=True, keys=_RECURRENT_KEYS),
+        Arm("gru", "GRU (RecurrentPPO)", _OURS, recurrent=True, rnn_class="nn.GRU",
+            recipes_of="lstm", keys=_RECURRENT_KEYS),
+        Arm("gru-prev-action", "GRU and previous action", _OURS, recurrent=True,
+            previous_action=True, rnn_class="nn.GRU", recipes_of="lstm-prev-action",
+            keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only, one bit of memory", _PPO,
             previous_action=True),
@@ -117,6 +133,9 @@ ARMS: dict[str, Arm] = {
             needs="sb3-contrib", actions=_ACTIONS[:3]),  # it crashes on MultiBinary
     )
 }  # fmt: skip
+
+#: Argument with which environments tell their true state, ``info["state"]``.
+EXPOSE_STATE = "expose_state"
 
 #: What the arms are called in tables and plots.
 ARM_LABELS = {name: arm.label for name, arm in ARMS.items()}
@@ -204,6 +223,20 @@ def check_spaces(arm: Arm, observation: spaces.Space[Any], action: spaces.Space[
                                "with gymnasium.wrappers.FlattenObservation")  # fmt: skip
         if arm.stacks_frames and not isinstance(part, spaces.Box):
             raise _cannot_take(arm, f"only Box observations can be stacked, it has {part}")
+
+
+def check_tells_state(arm: Arm, env_id: str, env_kwargs: Mapping[str, Any]) -> None:
+    """Check that an environment can tell a privileged critic its state; others need not.
+
+    :raises ValueError: with the reason
+    """
+    if not arm.privileged:
+        return
+    try:
+        gym.make(env_id, **{EXPOSE_STATE: True, **env_kwargs}).close()
+    except TypeError as error:
+        raise _cannot_take(arm, "its critic sees info['state'], which the environment does not "
+                           f"tell: it takes no argument {EXPOSE_STATE}") from error  # fmt: skip
 
 
 def _cannot_take(arm: Arm, reason: str) -> ValueError:

@@ -117,7 +117,7 @@ class Recipe:
             previous_action=arm.previous_action
             or check_flag("previous_action", mapping.get("previous_action", False)),
             policy=mapping.get("policy"),
-            hyperparameters=_hyperparameters(others),
+            hyperparameters=_hyperparameters(arm, others),
         )
 
     @classmethod
@@ -196,8 +196,11 @@ def _normalize(value: Any) -> dict[str, Any] | None:
     return options
 
 
-def _hyperparameters(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Check schedules and read what is written as ``dict(...)``; the algorithm checks the rest."""
+def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Check schedules and read what is written as ``dict(...)``; the algorithm checks the rest.
+
+    What remembers is what the arm is, whatever its recipe says.
+    """
     values = dict(mapping)
     for key in SCHEDULED:
         if key in values:
@@ -205,6 +208,8 @@ def _hyperparameters(mapping: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = parsed if isinstance(parsed, float) else values[key]
     if values.get("policy_kwargs") is not None:
         values["policy_kwargs"] = parse_dict("policy_kwargs", values["policy_kwargs"])
+    if arm.rnn_class is not None:
+        values["policy_kwargs"] = (values.get("policy_kwargs") or {}) | {"rnn_class": arm.rnn_class}
     return {key: _number(value) for key, value in values.items()}
 
 
@@ -226,7 +231,7 @@ def recipe_for(arm: str, env_id: str) -> Recipe:
     :raises ValueError: for an unknown arm
     """
     found = find_arm(arm)
-    recipes = _packaged(found.name if found.name in ARMS else "own")
+    recipes = _packaged((found.recipes_of or found.name) if found.name in ARMS else "own")
     return Recipe.from_mapping(found, _of_env(recipes, env_id) or {})
 
 

@@ -98,6 +98,8 @@ def algorithm_arguments(recipe: Recipe) -> dict[str, Any]:
 
 def _policy_name(arm: Arm, space: spaces.Space[Any]) -> str:
     """Choose SB3's policy that fits the observations."""
+    if arm.privileged:
+        return "AsymmetricLstmPolicy"
     if isinstance(space, spaces.Dict):
         kind = "MultiInput"
     else:

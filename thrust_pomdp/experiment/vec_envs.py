@@ -1,4 +1,8 @@
-"""The environments of a run: flicker -> normaliser -> previous action -> stack -> reward scale."""
+"""The environments of a run.
+
+Order: flicker -> normaliser -> previous action -> stack -> what only the critic sees -> reward
+scale.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp import registration
+from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.vec_env import make_vec_env
+from thrust_pomdp.seeing import layer_of
+from thrust_pomdp.vec_making import layered, make_vec_env
 from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.vec_privileged import VecPrivilegedInfo
 
 #: Steps that any evaluation episode may take; more where the whole training had more.
 _LONG_EPISODE = 100_000
@@ -72,12 +79,19 @@ class VecEndingEpisodes(VecEnvWrapper):
         return obs, rewards, dones, infos
 
 
+@layer_of.register(VecScaleReward)
+@layer_of.register(VecEndingEpisodes)
+def _unchanged(wrapper: VecEnvWrapper) -> None:
+    """Tell that observations stay as they are."""
+
+
 def make_training_env(spec: RunSpec) -> VecScaleReward:
     """Make the environments that a run trains on."""
-    recipe = spec.recipe
-    venv = _make(spec, recipe.n_envs, spec.training_seed)
+    recipe, privileged = spec.recipe, find_arm(spec.arm).privileged
+    venv = _make(spec, recipe.n_envs, spec.training_seed, expose_state=privileged)
     # The normaliser sits directly around the environments, where it finds their flags at once.
     venv = _seen(_normalized(venv, recipe), recipe)
+    venv = VecPrivilegedInfo(venv) if privileged else venv
     return VecScaleReward(venv, recipe.reward_scale)
 
 
@@ -86,12 +100,24 @@ def make_evaluation_env(
 ) -> VecEnv:
     """Make the environments that a run is evaluated on: frozen statistics, rewards as they are.
 
+    A critic's privileges are for training: nothing of them is here.
+
     :param spec: the run
     :param n_envs: environments side by side
     :param seed: of the first, the others have the following ones
     :param trained: the normaliser of the training
     """
-    venv = _make(spec, n_envs, seed)
+    venv = as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+    return VecEndingEpisodes(venv, max(spec.total_timesteps, _LONG_EPISODE))
+
+
+def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
+    """Show environments as a recipe's training did, with frozen statistics.
+
+    :param venv: the environments
+    :param recipe: of the run
+    :param trained: the normaliser of the training
+    """
     if trained is not None:
         frozen = VecNormalizeVisible(
             venv,
@@ -104,8 +130,7 @@ def make_evaluation_env(
         )
         copy_statistics(trained, frozen)
         venv = frozen
-    most_steps = max(spec.total_timesteps, _LONG_EPISODE)
-    return VecEndingEpisodes(_seen(venv, spec.recipe), most_steps)
+    return _seen(venv, recipe)
 
 
 def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
@@ -114,21 +139,19 @@ def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
         target.obs_rms = deepcopy(source.obs_rms)
 
 
-def _make(spec: RunSpec, n_envs: int, seed: int) -> VecEnv:
+def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> VecEnv:
     registration.register_envs()
+    told = {EXPOSE_STATE: True} if expose_state else {}
+    kwargs = {**spec.env_kwargs, **told}
     with warnings.catch_warnings():
         # SB3 asks every environment for pictures, whether it makes any or not.
         warnings.filterwarnings("ignore", ".*initialised with render_mode", UserWarning)
-        return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=spec.env_kwargs)
+        return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=kwargs)
 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
     """Add what tells the agent something about the past."""
-    if recipe.previous_action:
-        from thrust_pomdp.vec_previous_action import VecPreviousAction
-
-        venv = VecPreviousAction(venv)
-    return VecFrameStack(venv, recipe.frame_stack) if recipe.frame_stack > 1 else venv
+    return layered(venv, previous_action=recipe.previous_action, frame_stack=recipe.frame_stack)
 
 
 def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:

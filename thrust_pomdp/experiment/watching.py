@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import check_for_correct_spaces
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from thrust_pomdp.acting import StatefulActor
-from thrust_pomdp.experiment.runner import load_result
-from thrust_pomdp.experiment.training import RunSpec
+from thrust_pomdp.experiment.arms import find_arm
+from thrust_pomdp.experiment.runs import RunSpec, load_result
+from thrust_pomdp.experiment.vec_envs import as_trained
 from thrust_pomdp.interop import from_sb3_contrib
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.reference import Controller, controllers
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.seeing import load_normalizer
+from thrust_pomdp.vec_making import layered
 
 Env = gym.Env[Any, Any]
 Info = dict[str, Any]
@@ -33,8 +36,8 @@ class Actor(Protocol):
     def reset(self) -> None:
         """Forget everything: an episode starts."""
 
-    def act(self, obs: Any, info: Info) -> Any:
-        """Return the action for what ``reset`` or ``step`` returned last."""
+    def act(self, obs: Any, reward: float | None, info: Info) -> Any:
+        """Return the action for what ``reset`` (without a reward) or ``step`` returned last."""
 
 
 class RandomActor:
@@ -51,7 +54,7 @@ class RandomActor:
     def reset(self) -> None:
         """Do nothing: chance has no memory."""
 
-    def act(self, obs: Any, info: Info) -> Any:
+    def act(self, obs: Any, reward: float | None, info: Info) -> Any:
         """Draw an action."""
         return self._space.sample()
 
@@ -69,36 +72,27 @@ class ControllerActor:
         """Forget everything: an episode starts."""
         self._controller.reset(n_envs=1)
 
-    def act(self, obs: Any, info: Info) -> Any:
+    def act(self, obs: Any, reward: float | None, info: Info) -> Any:
         """Return the controller's action."""
         return self._controller.act(obs[None], [info.get("blanked", False)])[0]
 
 
 class ModelActor:
-    """Acts for a saved model, with its memory and the statistics it was trained with.
+    """Acts for a saved model, with its memory, and sees what it saw in training.
 
-    :param model: the model
-    :param normalizer: what its observations are normalised by; None if they are not
-    :param deterministic: take the most likely action instead of sampling
+    :param actor: takes raw observations
     """
 
-    def __init__(
-        self, model: BaseAlgorithm, normalizer: VecNormalize | None, deterministic: bool
-    ) -> None:
-        self._actor = StatefulActor(model, deterministic)
-        self._normalizer = normalizer
+    def __init__(self, actor: StatefulActor) -> None:
+        self._actor = actor
 
     def reset(self) -> None:
         """Forget everything: an episode starts."""
         self._actor.reset()
 
-    def act(self, obs: Any, info: Info) -> Any:
+    def act(self, obs: Any, reward: float | None, info: Info) -> Any:
         """Return the model's action."""
-        if isinstance(self._normalizer, VecNormalizeVisible):
-            obs = self._normalizer.normalize_obs(obs, info.get("blanked"))
-        elif self._normalizer is not None:
-            obs = self._normalizer.normalize_obs(obs)
-        return self._actor.act(obs)
+        return self._actor.act(obs, reward=reward, blanked=info.get("blanked"))
 
 
 def make_env(env_id: str, human: bool, env_kwargs: dict[str, Any]) -> Env:
@@ -140,9 +134,10 @@ def play(
             return
         obs, info = env.reset(seed=seed if episode == 0 else None)
         actor.reset()
+        reward: Any = None
         length, total, ended = 0, 0.0, False
         while not ended and n_steps < max_steps:
-            obs, reward, terminated, truncated, info = env.step(actor.act(obs, info))
+            obs, reward, terminated, truncated, info = env.step(actor.act(obs, reward, info))
             length, total, ended = length + 1, total + float(reward), terminated or truncated
             n_steps += 1
         report(length, total)
@@ -177,7 +172,7 @@ def load_model(path: Path) -> BaseAlgorithm:
 
 
 def model_actor(
-    env: Env, model_path: Path, normalizer_path: Path | None, deterministic: bool
+    env: Env, model_path: Path, normalizer_path: Path | None, deterministic: bool, **senses: Any
 ) -> ModelActor:
     """Load a model and the statistics it was trained with, to act in an environment.
 
@@ -186,17 +181,42 @@ def model_actor(
     :param normalizer_path: what ``VecNormalizeVisible`` or ``VecNormalize`` saved; None if the
         model was trained without
     :param deterministic: take the most likely action instead of sampling
+    :param senses: what else it sees: ``previous_action``, ``previous_reward`` and ``frame_stack``
+        of :func:`~thrust_pomdp.make_vec_env`
     :raises FileNotFoundError: if there is no such file
     :raises ValueError: if a file holds something else, or does not fit the environment
     """
     model = load_model(model_path)
     venv: Any = DummyVecEnv([lambda: env])
-    normalizer = None if normalizer_path is None else _load_normalizer(normalizer_path, venv)
+    if normalizer_path is not None:
+        venv = _load_normalizer(normalizer_path, venv)
+    return _actor_in(layered(venv, **senses), model, model_path, deterministic)
+
+
+def run_actor(env: Env, run: SavedRun, deterministic: bool) -> ModelActor:
+    """Load the model of a finished run, to act in an environment.
+
+    :param env: the environment
+    :param run: the run
+    :param deterministic: take the most likely action instead of sampling
+    :raises ValueError: if a file holds something else, or does not fit the environment
+    """
+    model = run.load()
+    venv = as_trained(DummyVecEnv([lambda: env]), run.spec.recipe, run.load_normalizer())
+    return _actor_in(venv, model, run.model, deterministic)
+
+
+def _actor_in(
+    venv: VecEnv, model: BaseAlgorithm, model_path: Path, deterministic: bool
+) -> ModelActor:
+    # As a model's constructor does, which turns images for SB3's networks.
+    venv = BaseAlgorithm._wrap_env(venv, verbose=0, monitor_wrapper=False)
     try:
-        check_for_correct_spaces(normalizer or venv, model.observation_space, model.action_space)
+        check_for_correct_spaces(venv, model.observation_space, model.action_space)
+        actor = StatefulActor.like(model, venv, deterministic)
     except ValueError as error:
         raise ValueError(f"{model_path} does not fit the environment: {error}") from None
-    return ModelActor(model, normalizer, deterministic)
+    return ModelActor(actor)
 
 
 def _load_normalizer(path: Path, venv: Any) -> VecNormalize:
@@ -240,11 +260,47 @@ def scripted_actor(
     return ControllerActor(controller)
 
 
-def find_run(path: Path) -> tuple[RunSpec, Path, Path]:
+class SavedRun(NamedTuple):
+    """What the runner of a comparison saved of one run.
+
+    :param spec: what the run did
+    :param algorithm: ``module:class`` of its model
+    :param model: the model's file
+    :param normalizer: the normaliser's file; None where the observations were not normalised
+    """
+
+    spec: RunSpec
+    algorithm: str
+    model: Path
+    normalizer: Path | None
+
+    def load(self) -> BaseAlgorithm:
+        """Load the model.
+
+        .. warning::
+            Saved models contain pickles, which can run any code: load only what you trust.
+
+        :raises ValueError: if it cannot be loaded
+        """
+        if not find_arm(self.spec.arm).is_users:
+            return load_model(self.model)
+        module, _, name = self.algorithm.partition(":")
+        try:
+            algorithm = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"the model of arm {self.spec.arm}: {error}") from error
+        loaded: BaseAlgorithm = algorithm.load(self.model, device="cpu")
+        return loaded
+
+    def load_normalizer(self) -> VecNormalize | None:
+        """Load the normaliser, without an environment, if there is one."""
+        return None if self.normalizer is None else load_normalizer(self.normalizer)
+
+
+def find_run(path: Path) -> SavedRun:
     """Find what the runner of a comparison saved of one run.
 
     :param path: ``FOLDER/runs/NAME``, with or without an ending
-    :return: what the run did, its model's file and its normaliser's
     :raises FileNotFoundError: if a file is missing
     """
     stem = path.with_suffix("") if path.suffix in (".json", ".zip") else path
@@ -255,10 +311,14 @@ def find_run(path: Path) -> tuple[RunSpec, Path, Path]:
             f"run must name a finished run, FOLDER/runs/NAME, got {path}; "
             f"finished in {stem.parent}: {', '.join(known) or 'none'}"
         )
-    files = stem.with_name(f"{stem.name}.zip"), stem.with_name(f"{stem.name}.normalizer.pkl")
-    for file in files:
+    found = load_result(result)
+    spec = RunSpec(**found.spec)
+    model, normalizer = (stem.with_name(f"{stem.name}{end}") for end in (".zip", ".normalizer.pkl"))
+    is_normalized = spec.recipe.normalize is not None
+    for file in (model, normalizer) if is_normalized else (model,):
         if not file.is_file():
             raise FileNotFoundError(
                 f"{file} is missing: {result} was made without it, train the run again"
             )
-    return RunSpec(**load_result(result).spec), *files
+    algorithm = found.provenance.get("algorithm", "")
+    return SavedRun(spec, algorithm, model, normalizer if is_normalized else None)

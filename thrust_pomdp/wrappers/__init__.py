@@ -1,20 +1,26 @@
 """Imperfect sensors for any environment (NumPy and Gymnasium only).
 
 Single environments are wrapped by the classes here, ``gymnasium.vector`` environments by those of
-the same names in :mod:`thrust_pomdp.wrappers.vector`, which give the same bits many times faster.
+the same names in :mod:`thrust_pomdp.wrappers.vector`, which give the same bits many times faster
+(``ExposeObservation`` and the normaliser are for single ones only).
 
-**Order**: what blanks, then the normaliser, then the previous action, then a stack of frames.
+**Order**: what blanks, then the normaliser, then the previous action and reward, then a
+stack of frames.
 """
 
 from thrust_pomdp.wrappers.blanking import ElementDropoutObservation, FlickerObservation
+from thrust_pomdp.wrappers.expose import ExposeObservation
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous_action import PreviousActionObservation
+from thrust_pomdp.wrappers.previous_reward import PreviousRewardObservation
 
 __all__ = [
     "ElementDropoutObservation",
+    "ExposeObservation",
     "FlickerObservation",
     "MaskObservation",
     "NormalizeVisibleObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
 ]

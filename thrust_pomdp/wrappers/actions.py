@@ -1,8 +1,8 @@
-"""Actions as numbers to look at, and observations that have them appended (pure, batched)."""
+"""Actions as numbers to look at (pure, batched)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 #: The key of the previous action in observations that are or become dicts.
 PREVIOUS_ACTION = "previous_action"
-
-#: The key of an observation that becomes a dict.
-OBSERVATION = "observation"
 
 Encoder = Callable[[Any], NDArray[np.float32]]
 
@@ -51,7 +48,9 @@ class ActionEncoding:
             )
         #: Where encoded actions lie, a Box of one dimension. It holds zeros, which mean that there
         #: was no action yet.
-        self.space = spaces.Box(np.minimum(low, 0.0), np.maximum(high, 0.0), dtype=np.float32)
+        self.space: spaces.Box = spaces.Box(
+            np.minimum(low, 0.0), np.maximum(high, 0.0), dtype=np.float32
+        )
         self.size: int = self.space.shape[0]
 
     def __call__(self, actions: Any) -> NDArray[np.float32]:
@@ -134,69 +133,3 @@ def _one_hot(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[Encoder, in
         return _OneHot(int(space.start), int(space.n)), int(space.n)
     encoder = _OneHots(space)
     return encoder, encoder.size
-
-
-class ActionAppender:
-    """Appends encoded actions to observations, single ones or batches.
-
-    A ``Box`` vector gets longer, a ``Dict`` gets a key more; any other observation becomes a
-    ``Dict`` of itself, under ``"observation"``, and the action.
-
-    :param space: the observation space
-    :param encoding: of the actions
-    :param key: the action's key in observations that are or become dicts
-    :raises ValueError: if that key is taken, or no string
-    """
-
-    def __init__(self, space: spaces.Space[Any], encoding: ActionEncoding, key: str) -> None:
-        if not isinstance(key, str) or not key:
-            raise ValueError(f"key must be the name of a key, got {key!r}")
-        self._key, self._n_appended = key, encoding.size
-        self._is_dict = isinstance(space, spaces.Dict)
-        self._is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1
-        self._ndim = 0 if space.shape is None else len(space.shape)
-        #: The observation space with the action in it.
-        self.space: spaces.Space[Any]
-        if isinstance(space, spaces.Box) and self._is_vector:
-            self.space = _longer(space, encoding.space)
-            return
-        parts = dict(space.items()) if isinstance(space, spaces.Dict) else {OBSERVATION: space}
-        if key in parts:
-            raise ValueError(
-                f"key must not be one of the observation's, {list(parts)}, got {key!r}"
-            )
-        self.space = spaces.Dict([*parts.items(), (key, encoding.space)])
-
-    def append(self, obs: Any, encoded: NDArray[np.float32]) -> Any:
-        """Append actions, ``[..., size]``, to an observation or a batch of them."""
-        if self._is_vector:
-            return np.concatenate((obs, encoded), axis=-1)
-        if self._is_dict:
-            return {**obs, self._key: encoded}
-        return {OBSERVATION: obs, self._key: encoded}
-
-    def names_components(self, flags: Any, batch_ndim: int = 0) -> bool:
-        """Tell whether flags are of single components, so that they must follow the observation."""
-        is_array = isinstance(flags, np.ndarray) and flags.ndim > batch_ndim
-        return is_array and flags.ndim == batch_ndim + self._ndim and not self._is_dict
-
-    def extend_flags(self, flags: Any, batch_ndim: int = 0) -> Any:
-        """Tell that the action is never blank, where flags are of components.
-
-        A flag of the whole frame stays: it tells of the sensors. A key without a flag is visible.
-        """
-        if isinstance(flags, Mapping) or not self.names_components(flags, batch_ndim):
-            return flags
-        if not self._is_vector:
-            return {OBSERVATION: flags}
-        appended = np.zeros((*flags.shape[:batch_ndim], self._n_appended), dtype=bool)
-        return np.concatenate((flags, appended), axis=-1)
-
-
-def _longer(space: spaces.Box, appended: spaces.Box) -> spaces.Box:
-    dtype: Any = np.result_type(space.dtype, np.float32)
-    low, high = (
-        np.concatenate(pair).astype(dtype)
-        for pair in ((space.low, appended.low), (space.high, appended.high))
-    )
-    return spaces.Box(low, high, dtype=dtype)

@@ -11,7 +11,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from thrust_pomdp.visible import blank_mask, key_flags, update_visible
-from thrust_pomdp.wrappers.previous_action import refuse_previous_action_inside
+from thrust_pomdp.wrappers.previous import refuse_previous_inside
 
 
 class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -38,7 +38,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     :param env: an environment with a Box observation, or a Dict of Boxes
     :param epsilon: added to the variance
     :raises ValueError: for other spaces, if ``epsilon`` is not positive, or if the observation
-        holds the previous action already
+        holds the previous action or reward already
     """
 
     def __init__(self, env: gym.Env[Any, Any], epsilon: float = 1e-8) -> None:
@@ -46,7 +46,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
         gym.Wrapper.__init__(self, env)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, got {epsilon!r}")
-        refuse_previous_action_inside(env, type(self).__name__)
+        refuse_previous_inside(env, type(self).__name__)
         self.epsilon = epsilon
         #: Whether statistics follow what is seen; set it to False to freeze them.
         self.update_running_mean = True

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
-from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionAppender, ActionEncoding
-from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
+from thrust_pomdp.wrappers.previous import PreviousObservation
 
 
-class PreviousActionObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class PreviousActionObservation(PreviousObservation):
     """Show the agent what it did last: one-hot or scaled to [-1, 1], zeros at an episode's start.
 
     A ``Box`` vector gets longer by it and a ``Dict`` observation gets a key more. Any other
@@ -38,54 +37,15 @@ class PreviousActionObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Recor
     :raises ValueError: for other action spaces, or a key that is taken
     """
 
+    appends = "action"
+
     def __init__(self, env: gym.Env[Any, Any], key: str = PREVIOUS_ACTION) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self, key=key)
-        space = observation_space_of(env)
-        gym.Wrapper.__init__(self, env)
-        self._encoding = ActionEncoding(env.action_space)
-        self._appender = ActionAppender(space, self._encoding, key)
-        self.observation_space = self._appender.space
+        super().__init__(env, key)
         #: The action's key in Dict observations, for what is put around this wrapper.
         self.previous_action_key = key
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; there is no action yet."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._appender.append(obs, self._encoding.none()), self._told(info)
+    def _encoding_of(self, env: gym.Env[Any, Any]) -> ActionEncoding:
+        return ActionEncoding(env.action_space)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, and show the action that led here."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        shown = self._appender.append(obs, self._encoding(action))
-        return shown, reward, terminated, truncated, self._told(info)
-
-    def _told(self, info: dict[str, Any]) -> dict[str, Any]:
-        flags = info.get("blanked")
-        if not isinstance(flags, np.ndarray) or not self._appender.names_components(flags):
-            return info
-        return {**info, "blanked": self._appender.extend_flags(flags)}
-
-
-def refuse_previous_action_inside(env: gym.Env[Any, Any], name: str) -> None:
-    """Refuse to put a normaliser around the previous action.
-
-    :param env: what is to be normalised
-    :param name: the normaliser's
-    :raises ValueError: naming the right order
-    """
-    layer = env
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, PreviousActionObservation):
-            ours = PreviousActionObservation.__name__
-            raise ValueError(wrong_order(name, ours, ours))
-        layer = layer.env
-
-
-def wrong_order(normalizer: str, inside: str, remedy: str) -> str:
-    """Say what is wrong with a normaliser around the previous action, and the remedy."""
-    return (
-        f"{normalizer} must not be put around {inside}: on blank frames it would erase the action, "
-        f"which is then all that the agent knows. Put {remedy} around {normalizer} instead"
-    )
+    def _pick(self, action: Any, reward: Any) -> Any:
+        return action

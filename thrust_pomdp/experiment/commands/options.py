@@ -14,7 +14,14 @@ from typing import Any
 
 import gymnasium as gym
 
-from thrust_pomdp.experiment.arms import ARMS, Memory, check_installed, check_spaces, find_arm
+from thrust_pomdp.experiment.arms import (
+    ARMS,
+    Memory,
+    check_installed,
+    check_spaces,
+    check_tells_state,
+    find_arm,
+)
 from thrust_pomdp.experiment.engines import Engine, LocalEngine
 from thrust_pomdp.experiment.recipes import (
     Recipe,
@@ -239,6 +246,7 @@ def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> N
     try:
         for name in arms:
             check_spaces(find_arm(name), env.observation_space, env.action_space)
+            check_tells_state(find_arm(name), env_id, env_kwargs)
     finally:
         env.close()
 

@@ -17,7 +17,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -193,8 +193,8 @@ def _cells_of(
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
     """Return the environment's arguments that a run was trained with, those not given included."""
     found = env_spec(spec.env_id)
-    entry_point = found.entry_point
-    creator = entry_point if callable(entry_point) else load_env_creator(str(entry_point))
+    entry = found.entry_point
+    creator: Callable[..., Any] = entry if callable(entry) else load_env_creator(str(entry))
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(creator).parameters.items()

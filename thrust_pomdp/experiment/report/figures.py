@@ -36,6 +36,13 @@ WIDE, NARROW = 8.6, 3.7
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 
+#: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
+_VARIANTS = {
+    "lstm-prev-action-privileged": ("lstm-prev-action", _DASHES[1]),
+    "gru": ("lstm", _DASHES[2]),
+    "gru-prev-action": ("lstm-prev-action", _DASHES[2]),
+}
+
 #: What the rungs are called where there is little room.
 _RUNG_NAMES = {"nothing": "random", "memoryless": "best memoryless"}
 
@@ -71,10 +78,13 @@ def styles(arms: Sequence[str]) -> dict[str, Style]:
 
     Dashes tell apart what colours do not any more.
     """
-    known = list(ARM_ORDER)
-    others = [arm for arm in arms if arm not in known]
+    known = [arm for arm in ARM_ORDER if arm not in _VARIANTS]
+    others = [arm for arm in arms if arm not in ARM_ORDER]
     every = [Style(colour, dashes) for dashes in _DASHES for colour in _COLOURS]
-    return {arm: every[(known + others).index(arm) % len(every)] for arm in arms}
+    found = {arm: every[idx % len(every)] for idx, arm in enumerate(known + others)}
+    for arm, (original, dashes) in _VARIANTS.items():
+        found[arm] = Style(found[original].colour, dashes)
+    return {arm: found[arm] for arm in arms}
 
 
 def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]]]:

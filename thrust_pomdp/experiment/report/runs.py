@@ -32,9 +32,12 @@ _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
     "mlp": "none",
     "lstm-prev-action": "recurrent",
+    "lstm-prev-action-privileged": "recurrent",
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
     "sb3-contrib": "recurrent",
+    "gru": "recurrent",
+    "gru-prev-action": "recurrent",
 }
 
 #: The order of the package's arms on a page; arms of the user's own come after them.

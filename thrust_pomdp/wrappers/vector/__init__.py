@@ -8,10 +8,12 @@ flags and infos, in every auto-reset mode.
 from thrust_pomdp.wrappers.vector.blanking import ElementDropoutObservation, FlickerObservation
 from thrust_pomdp.wrappers.vector.mask import MaskObservation
 from thrust_pomdp.wrappers.vector.previous_action import PreviousActionObservation
+from thrust_pomdp.wrappers.vector.previous_reward import PreviousRewardObservation
 
 __all__ = [
     "ElementDropoutObservation",
     "FlickerObservation",
     "MaskObservation",
     "PreviousActionObservation",
+    "PreviousRewardObservation",
 ]

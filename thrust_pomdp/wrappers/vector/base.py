@@ -77,7 +77,7 @@ class SensorVectorWrapper(AnyVectorWrapper):
         """Step all environments and look at them through the sensor."""
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         ended = terminations | truncations
-        self._advance(actions, self._ended if self._next_step else None)
+        self._advance(actions, rewards, self._ended if self._next_step else None)
         self._ended = ended
         if self._same_step:
             indices = ended.nonzero()[0]
@@ -96,10 +96,11 @@ class SensorVectorWrapper(AnyVectorWrapper):
     def _seed(self, seed: int | Sequence[int | None] | None, indices: NDArray[np.intp]) -> None:
         """Start anew the streams of the environments that are given a seed."""
 
-    def _advance(self, actions: Any, restarted: Mask | None) -> None:
+    def _advance(self, actions: Any, rewards: Any, restarted: Mask | None) -> None:
         """Go on to the next frame of every environment.
 
         :param actions: that led to it
+        :param rewards: that came with it, ``[n_envs]``
         :param restarted: the environments whose frame is the first of an episode, ``[n_envs]``
         """
 

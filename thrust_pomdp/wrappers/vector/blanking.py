@@ -36,7 +36,7 @@ class BlankingVectorWrapper(SensorVectorWrapper):
             if of_env is not None:
                 self._processes.seed(idx, of_env)
 
-    def _advance(self, actions: Any, restarted: Mask | None) -> None:
+    def _advance(self, actions: Any, rewards: Any, restarted: Mask | None) -> None:
         self._processes.next_frames(restarted)
 
     def _restart(self, indices: NDArray[np.intp]) -> None:

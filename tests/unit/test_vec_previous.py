@@ -1,4 +1,4 @@
-"""VecPreviousAction: the last action in SB3's vectorised environments, around the normaliser."""
+"""The last action and reward in SB3's vectorised environments, around the normaliser."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from helpers import FirstPass, ignore_resets, sharpen
 from sensor_envs import ACTIONS, VECTOR, AnyEnv
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -25,6 +26,7 @@ from thrust_pomdp import (
     RecurrentPPO,
     VecNormalizeVisible,
     VecPreviousAction,
+    VecPreviousReward,
     make_vec_env,
     wrappers,
 )
@@ -138,6 +140,95 @@ class TestEnds:
         assert venv.step(np.ones(N_ENVS, int))[0]["previous_action"].max() == 1.0
 
 
+class TestReward:
+    @pytest.mark.parametrize("base", [dummy, adapted])
+    @pytest.mark.parametrize("kind", ["vector", "image", "dict", "numbers"])
+    def test_with_the_action_equals_the_single_wrappers(self, kind: str, base: Any) -> None:
+        ours = VecPreviousReward(VecPreviousAction(base(lambda: AnyEnv(kind))))
+        theirs = dummy(
+            lambda: wrappers.PreviousRewardObservation(
+                wrappers.PreviousActionObservation(AnyEnv(kind))
+            )
+        )
+        assert ours.observation_space == theirs.observation_space
+        for mine, other in zip(run(ours), run(theirs), strict=True):
+            np.testing.assert_equal(mine, other)
+
+    @pytest.mark.parametrize("base", [dummy, adapted])
+    def test_flags_of_components_follow_both(self, base: Any) -> None:
+        def sensed() -> gym.Env:
+            return wrappers.ElementDropoutObservation(AnyEnv(), 0.4)
+
+        seen = run(VecPreviousReward(VecPreviousAction(VecNormalizeVisible(base(sensed)))))
+        flags = [flag for told in seen[4::4] for flag, _ in told]
+        assert {flag.shape for flag in flags} == {(3 + 3 + 1,)}
+        assert any(flag[:3].any() for flag in flags)
+        assert not any(flag[3:].any() for flag in flags)
+
+    def test_it_is_the_environments_own_whatever_normalises_rewards(self) -> None:
+        inside = VecNormalizeVisible(dummy(AnyEnv), gamma=0.5)
+        venv = VecPreviousReward(VecNormalizeVisible(inside, norm_obs=False))
+        venv.seed(0)
+        venv.reset()
+        n_ended = 0
+        for step in range(40):
+            actions = np.array([2, 1, step % 3])
+            obs, rewards, dones, infos = venv.step(actions)
+            assert obs[:, 3].tolist() == (actions * ~dones).tolist()
+            n_ended += dones.sum()
+            for idx in dones.nonzero()[0]:
+                assert infos[idx]["terminal_observation"][3] == actions[idx]
+        assert n_ended > 5
+        assert not np.array_equal(rewards, actions)
+
+    def test_one_more_wrapper_inside_of_the_normaliser_of_rewards_does_no_harm(self) -> None:
+        inside = VecPreviousReward(dummy(lambda: AnyEnv("dict")))
+        with pytest.raises(ValueError, match=r"erase the reward, .* Put VecPreviousReward around"):
+            VecNormalizeVisible(inside, norm_obs_keys=["gyro", "previous_reward"])
+        both = VecPreviousAction(inside)
+        with pytest.raises(ValueError, match="must not be put around VecPreviousReward"):
+            VecNormalizeVisible(both, norm_obs_keys=["gyro", "previous_reward"])
+        VecNormalizeVisible(both, norm_obs_keys=["gyro"]).reset()
+
+    def test_training_sees_it(self) -> None:
+        venv = make_vec_env(
+            "FlickeringCartPole-v0", 2, normalize=True, previous_action=True, previous_reward=True
+        )
+        model = RecurrentPPO(
+            "MlpLstmPolicy", venv, n_steps=16, batch_size=16, seed=0,
+            policy_kwargs={"lstm_hidden_size": 8},
+        )  # fmt: skip
+        model.learn(32)
+        shown = model.rollout_buffer.observations[..., 6]
+        np.testing.assert_array_equal(shown, 1.0 - model.rollout_buffer.episode_starts)
+
+
+@pytest.mark.parametrize("window_state", ["zero", "carry"])
+@pytest.mark.parametrize("n_envs", [1, 3])
+class TestFirstPassEqualsCollection:
+    def error(self, n_envs: int, window_state: str, plant: Any = None) -> float:
+        venv = make_vec_env(
+            "FlickeringCartPole-v0", n_envs, seed=0,
+            normalize=True, previous_action=True, previous_reward=True,
+        )  # fmt: skip
+        model = RecurrentPPO(
+            "MlpLstmPolicy", venv, n_steps=32, batch_size=32, n_epochs=2, learning_rate=0.0, seed=0,
+            policy_kwargs={"lstm_hidden_size": 8}, window_state=window_state,
+        )  # fmt: skip
+        sharpen(model)
+        callback = FirstPass(plant)
+        model.learn(2 * 32 * n_envs, callback=callback)
+        assert callback.minibatches == 2 * 2 * n_envs
+        assert model.rollout_buffer.episode_starts[1:].any()
+        return callback.error
+
+    def test_with_action_and_reward(self, n_envs: int, window_state: str) -> None:
+        assert self.error(n_envs, window_state) < 1e-5
+
+    def test_and_would_not_with_resets_ignored(self, n_envs: int, window_state: str) -> None:
+        assert self.error(n_envs, window_state, ignore_resets) > 1e-3
+
+
 class TestAroundTheNormaliser:
     def test_actions_are_neither_normalised_nor_erased(self) -> None:
         inside = make_vec_env("FlickeringCartPole-v0", N_ENVS, seed=0)
@@ -190,6 +281,21 @@ class TestAroundTheNormaliser:
         flags = [flag for told in runs[0][4::4] for flag, _ in told]
         assert {flag.shape for flag in flags} == {(6,)}
         assert not any(flag[3:].any() for flag in flags)
+
+    REFUSED_REWARD = {
+        "VecPreviousReward": lambda: VecPreviousReward(dummy(AnyEnv)),
+        "single": lambda: dummy(lambda: wrappers.PreviousRewardObservation(AnyEnv())),
+        "vector": lambda: GymnasiumVecEnv(
+            vector.PreviousRewardObservation(
+                gym.make_vec("MaskedCartPole-v0", 2, autoreset_mode="SameStep")
+            )
+        ),
+    }
+
+    @pytest.mark.parametrize("inside", REFUSED_REWARD)
+    def test_a_normaliser_around_the_reward_is_refused_too(self, inside: str) -> None:
+        with pytest.raises(ValueError, match=r"erase the reward, .* Put VecPreviousReward around"):
+            VecNormalizeVisible(self.REFUSED_REWARD[inside]())
 
     REFUSED = {
         "VecPreviousAction": lambda: VecPreviousAction(dummy(lambda: gym.make("CartPole-v1"))),

@@ -1,4 +1,4 @@
-"""PreviousActionObservation: what was done last, as the agent sees it."""
+"""The previous action and reward: what was done last, and what came of it, as the agent sees it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from thrust_pomdp.wrappers import (
     FlickerObservation,
     NormalizeVisibleObservation,
     PreviousActionObservation,
+    PreviousRewardObservation,
 )
 from thrust_pomdp.wrappers.actions import ActionEncoding
 
@@ -139,6 +140,60 @@ class TestWhatIsShown:
                 assert not np.shares_memory(first[key], second[key])
 
 
+class TestReward:
+    @pytest.mark.parametrize("kind", ["vector", "dict", "image", "number"])
+    def test_is_shown_as_it_was_given_and_zero_at_the_start(self, kind: str) -> None:
+        env, bare = PreviousRewardObservation(AnyEnv(kind)), AnyEnv(kind)
+        (obs, _), (raw, _) = env.reset(seed=0), bare.reset(seed=0)
+        env.action_space.seed(0)
+        last, n_ended = 0.0, 0
+        for _ in range(40):
+            shown = obs[3:] if kind == "vector" else obs["previous_reward"]
+            assert shown.tolist() == [last]
+            assert shown.dtype == np.float32
+            assert env.observation_space.contains(obs)
+            if kind == "vector":
+                rest = obs[:3]
+            elif kind == "dict":
+                rest = {key: obs[key] for key in raw}
+            else:
+                rest = obs["observation"]
+            np.testing.assert_equal(rest, raw)
+            action = env.action_space.sample()
+            obs, last, terminated, truncated, info = env.step(action)
+            raw, *expected = bare.step(action)
+            assert [last, terminated, truncated, info] == expected
+            if terminated or truncated:
+                (obs, _), (raw, _), last = env.reset(), bare.reset(), 0.0
+                n_ended += 1
+        assert n_ended > 3
+
+    def test_is_added_to_the_action_in_either_order(self) -> None:
+        class Paying(ScriptedEnv):
+            def step(self, action: Any):
+                return (*super().step(action)[:1], 0.1, False, False, {"blanked": self.flag})
+
+        flag = np.array([True, False, True])
+        env = Paying(VECTOR, [(np.ones(3, np.float32), {"blanked": flag})])
+        env.flag = flag
+        for first, second, expected in (
+            (PreviousActionObservation, PreviousRewardObservation, [0, 1, np.float32(0.1)]),
+            (PreviousRewardObservation, PreviousActionObservation, [np.float32(0.1), 0, 1]),
+        ):
+            both = second(first(env))
+            both.reset()
+            obs, _, _, _, info = both.step(1)
+            assert obs[3:].tolist() == expected
+            assert info["blanked"].tolist() == [True, False, True, False, False, False]
+        assert both.get_wrapper_attr("previous_reward_key") == "previous_reward"
+
+    def test_a_key_that_is_taken(self) -> None:
+        with pytest.raises(ValueError, match="key must not be one of the observation's"):
+            PreviousRewardObservation(AnyEnv("dict"), key="gyro")
+        with pytest.raises(ValueError, match="env must be a Gymnasium environment, got 3"):
+            PreviousRewardObservation(3)
+
+
 class TestFlags:
     def told(self, space: spaces.Space, flag: Any) -> Any:
         env = PreviousActionObservation(ScriptedEnv(space, [(space.sample(), {"blanked": flag})]))
@@ -174,6 +229,12 @@ class TestOrder:
         )
         env.reset(seed=0)
         assert env.step(1)[0].tolist() == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+    @pytest.mark.parametrize("blank", [FlickerObservation, ElementDropoutObservation])
+    def test_a_normaliser_around_the_reward_is_refused_too(self, blank: Any) -> None:
+        inside = PreviousRewardObservation(blank(gym.make("CartPole-v1")))
+        with pytest.raises(ValueError, match="erase the reward, .* Put PreviousRewardObservation"):
+            NormalizeVisibleObservation(inside)
 
     @pytest.mark.parametrize("blank", [FlickerObservation, ElementDropoutObservation])
     def test_a_normaliser_around_it_is_refused_with_the_remedy(self, blank: Any) -> None:

@@ -1,0 +1,252 @@
+"""The project's own results: train what docs/results/plan.yml lists, and write docs/results.md.
+
+    python scripts/results.py run                 # everything; goes on where it was interrupted
+    python scripts/results.py run cartpole        # one table of the plan
+    python scripts/results.py run cartpole/masked # one comparison
+    python scripts/results.py page                # the tables of the page, from the CSV files
+
+Raw results, with models, go to results/TABLE/COMPARISON/; a line per run and thinned learning
+curves to docs/results/TABLE/COMPARISON/, which is what the page is made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thrust_pomdp.experiment.arms import ARM_LABELS, find_arm
+from thrust_pomdp.experiment.commands.options import cpus
+from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
+from thrust_pomdp.experiment.report import write_csv
+from thrust_pomdp.experiment.runner import Runner
+from thrust_pomdp.experiment.runs import RunResult, RunSpec
+from thrust_pomdp.experiment.statistics import estimate
+from thrust_pomdp.reference.figures import stored_ladder
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PLAN = DOCS / "results" / "plan.yml"
+PAGE = DOCS / "results.md"
+
+#: Points that are kept of a learning curve.
+_POINTS = 60
+
+#: How actions are chosen, by the column of summary.csv.
+_MODES = {"most_likely": "most likely", "sampled": "sampled"}
+
+_TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some arms on one environment.
+
+    :param name: ``TABLE/COMPARISON``
+    :param env: environment id
+    :param arms: contestants, each with the keys of its recipe that are changed, or with a whole
+        recipe if ``n_timesteps`` is among them
+    :param seeds: runs of each arm
+    :param env_kwargs: the environment's arguments
+    :param n_timesteps: training budget; each recipe's own when None
+    :param note: what sets it apart from others on the environment
+    """
+
+    name: str
+    env: str
+    arms: Mapping[str, Mapping[str, Any]]
+    seeds: int
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    n_timesteps: int | None = None
+    note: str = ""
+
+    def specs(self) -> list[RunSpec]:
+        """Return the runs, seed by seed."""
+        return [
+            RunSpec(
+                arm=arm,
+                env_id=self.env,
+                seed=seed,
+                env_kwargs=dict(self.env_kwargs),
+                n_timesteps=self.n_timesteps,
+                deterministic_episodes=100,
+                stochastic_episodes=100,
+                hyperparams=self._recipe(arm).as_mapping(),
+            )
+            for seed in range(self.seeds)
+            for arm in self.arms
+        ]
+
+    def _recipe(self, arm: str) -> Recipe:
+        changes = self.arms[arm]
+        if "n_timesteps" in changes:
+            return Recipe.from_mapping(find_arm(arm), changes)
+        return recipe_for(arm, self.env).with_changes(find_arm(arm), changes)
+
+    @property
+    def folder(self) -> Path:
+        """Where the CSV files are."""
+        return DOCS / "results" / self.name
+
+
+def read_plan() -> dict[str, list[Comparison]]:
+    """Return the comparisons of each table."""
+    plan = parse_yaml(PLAN.read_text(encoding="utf-8"), str(PLAN))
+    return {
+        table: [_comparison(f"{table}/{name}", values) for name, values in comparisons.items()]
+        for table, comparisons in plan.items()
+    }
+
+
+def _comparison(name: str, values: Mapping[str, Any]) -> Comparison:
+    arms = values["arms"]
+    if not isinstance(arms, Mapping):
+        arms = {arm: {} for arm in arms}
+    return Comparison(**{**values, "name": name, "arms": {a: c or {} for a, c in arms.items()}})
+
+
+def run(wanted: Sequence[str], jobs: int) -> int:
+    """Train what is missing of the comparisons wanted, all where none is named.
+
+    :return: how many runs have no result
+    """
+    missing = 0
+    for comparison in select(read_plan(), wanted):
+        print(f"== {comparison.name}", flush=True)
+        runner = Runner(comparison.specs(), ROOT / "results" / comparison.name, jobs=jobs)
+        results = runner.run()
+        if results:
+            keep(results, comparison.folder)
+        missing += len(runner.failed())
+    return missing
+
+
+def select(plan: Mapping[str, list[Comparison]], wanted: Sequence[str]) -> list[Comparison]:
+    """Return the comparisons of these tables or names.
+
+    :raises ValueError: if there is none of a name
+    """
+    every = [comparison for table in plan.values() for comparison in table]
+    if not wanted:
+        return every
+    for name in wanted:
+        if name not in plan and all(comparison.name != name for comparison in every):
+            names = ", ".join([*plan, *(comparison.name for comparison in every)])
+            raise ValueError(f"name must be one of {names}, got {name!r}")
+    return [one for one in every if one.name in wanted or one.name.split("/")[0] in wanted]
+
+
+def keep(results: Sequence[RunResult], folder: Path) -> None:
+    """Write the CSV files that are committed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in results:
+        stride = -(-len(result.curve) // _POINTS)
+        result.curve = result.curve[::-1][::stride][::-1]  # the last point stays
+    write_csv(results, folder)
+
+
+# ------------------------------------------------------------------ the page
+
+
+def write_page() -> None:
+    """Fill in the tables of the page."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), read_plan()), encoding="utf-8")
+
+
+def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
+    """Return the page with each table as the CSV files have it."""
+
+    def fill(match: re.Match[str]) -> str:
+        return match[1] + "\n".join(table(plan[match[2]])) + "\n" + match[3]
+
+    return _TABLE.sub(fill, page)
+
+
+def table(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a table in Markdown, a line per arm of each comparison."""
+    lines = [
+        "| environment | arm | steps | seeds | IQM [95 % interval] | acting | lowest, highest seed "
+        "| without memory, with (ladder) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for comparison in comparisons:
+        environment, ladder = title(comparison), ladder_of(comparison)
+        for arm in comparison.arms:
+            cells = _cells(comparison, arm)
+            lines.append(f"| {environment} | {ARM_LABELS.get(arm, arm)} | {cells} | {ladder} |")
+            environment = ladder = ""
+    return lines
+
+
+def title(comparison: Comparison) -> str:
+    """Return what a comparison is called in a table."""
+    details = [f"{name} {value}" for name, value in comparison.env_kwargs.items()]
+    details += [comparison.note] if comparison.note else []
+    return f"`{comparison.env}`" + (f" ({', '.join(details)})" if details else "")
+
+
+def ladder_of(comparison: Comparison) -> str:
+    """Return what the best controllers found without and with memory reach."""
+    rungs = stored_ladder(comparison.env, **dict(comparison.env_kwargs))
+    means = {rung.information: rung.mean for rung in rungs}
+    if not means:
+        return ""
+    return f"{number(means['memoryless'])}, {number(means['exact model'])}"
+
+
+def _cells(comparison: Comparison, arm: str) -> str:
+    rows = [row for row in read_summary(comparison.folder) if row["arm"] == arm]
+    if not rows:
+        return "not run yet | | | | "
+    scores = {mode: np.array([float(row[mode]) for row in rows]) for mode in _MODES}
+    found = {mode: estimate([values]) for mode, values in scores.items()}
+    best = max(found, key=lambda mode: found[mode].value)
+    value, ends = found[best]
+    span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
+    lowest, highest = number(scores[best].min()), number(scores[best].max())
+    steps = f"{round(float(rows[0]['steps']) / 1000)}k"
+    return (
+        f"{steps} | {len(rows)} | **{number(value)}**{span} | {_MODES[best]} | {lowest}, {highest}"
+    )
+
+
+def read_summary(folder: Path) -> list[dict[str, str]]:
+    """Return the lines of ``summary.csv``, none where nothing was run yet."""
+    path = folder / "summary.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def number(value: float) -> str:
+    """Return a score: steps with a digit, returns of at most 1 with three."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="train what is missing")
+    running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
+    running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
+    commands.add_parser("page", help="write the tables of docs/results.md")
+    args = parser.parse_args(arguments)
+    if args.command == "page":
+        write_page()
+        return 0
+    return 1 if run(args.names, args.jobs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

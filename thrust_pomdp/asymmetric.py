@@ -1,0 +1,234 @@
+"""An actor-critic policy whose critic sees more than its actor.
+
+The actor is what remains after training, so its critic may use whatever training knows: the true
+state beside what the agent remembers. Nothing of it reaches the actor, which has a features
+extractor and a memory of its own and never reads the other keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
+from thrust_pomdp.sequences import LSTMState
+
+#: What only the critic sees, unless said otherwise: the key of ``VecPrivilegedInfo``.
+CRITIC_ONLY = ("state",)
+
+
+class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
+    """Recurrent policy for Dict observations of which some keys are for the critic alone.
+
+    The arrangements, in the words of the other policies:
+
+    * default: actor and critic have separate LSTMs, the critic's reads all keys. A value of both
+      history and state is unbiased (Baisero and Amato 2022, https://arxiv.org/abs/2105.11674);
+    * ``shared_lstm=True, enable_critic_lstm=False``: the critic's head reads what the actor
+      remembers, detached, and the critic's keys beside it;
+    * ``shared_lstm_critic_gradient=True``: the same, and the value loss trains the memory too;
+    * ``enable_critic_lstm=False``: the critic has no memory and reads all keys (Pinto et al. 2017,
+      https://arxiv.org/abs/1710.06542). Under partial observability a value of the state alone is
+      biased, since what the actor will do depends on what it remembers.
+
+    ``predict`` takes observations with or without the critic's keys and, where the actor has a
+    single key, its plain array: acting and evaluating need no privileged environment. Features
+    extractors of actor and critic are separate.
+
+    >>> import thrust_pomdp
+    >>> venv = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", env_kwargs={"expose_state": True})
+    >>> venv = thrust_pomdp.VecPrivilegedInfo(venv)
+    >>> model = thrust_pomdp.RecurrentPPO("AsymmetricLstmPolicy", venv)
+    >>> action, state = model.predict(thrust_pomdp.make_vec_env("FlickeringCartPole-v0").reset())
+
+    :param observation_space: Dict of what the actor and the critic see
+    :param action_space: as for the other policies
+    :param lr_schedule: as for the other policies
+    :param critic_only: keys that the actor never reads
+    :param kwargs: of :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy`. With a shared LSTM
+        the critic needs layers of its own to make something of the state: leave ``net_arch["vf"]``
+        as it is, or give it some.
+    :raises ValueError: for observations without these keys or with no others, and for
+        ``share_features_extractor=True``
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        critic_only: Sequence[str] = CRITIC_ONLY,
+        **kwargs: Any,
+    ) -> None:
+        keys = check_critic_only(observation_space, critic_only)
+        if kwargs.pop("share_features_extractor", False):
+            raise ValueError(
+                "share_features_extractor=True is refused: an extractor that reads the critic's "
+                f"keys {keys} must not feed the actor"
+            )
+        self.critic_only = keys
+        # Needed while the base class makes the heads, before it knows of LSTMs.
+        self._critic_reads_memory = bool(
+            kwargs.get("shared_lstm") or kwargs.get("shared_lstm_critic_gradient")
+        )
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    @property
+    def actor_keys(self) -> tuple[str, ...]:
+        """Keys of the observation that the actor reads."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        return tuple(key for key in self.observation_space if key not in self.critic_only)
+
+    @property
+    def acting_space(self) -> spaces.Space[Any]:
+        """What the actor reads, as an environment without anything privileged gives it."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        shown = {key: self.observation_space[key] for key in self.actor_keys}
+        return spaces.Dict(shown) if len(shown) > 1 else next(iter(shown.values()))
+
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """Make the actor's extractor."""
+        return self._extractor_of(self.actor_keys)
+
+    def _extractor_of(self, keys: Sequence[str]) -> BaseFeaturesExtractor:
+        assert isinstance(self.observation_space, spaces.Dict)
+        space = spaces.Dict([(key, self.observation_space[key]) for key in keys])
+        inner = self.features_extractor_class(space, **self.features_extractor_kwargs)
+        return self._encoded(KeysExtractor(space, inner))
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        """Create the critic's extractor, then the heads."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        keys = self.critic_only if self._critic_reads_memory else tuple(self.observation_space)
+        self.share_features_extractor = False
+        self.vf_features_extractor = self._extractor_of(keys)
+        super()._build(lr_schedule)
+
+    def _build_mlp_extractor(self) -> None:
+        """Create the heads; beside the actor's memory the critic's has room for its keys."""
+        super()._build_mlp_extractor()
+        if self._critic_reads_memory:
+            width = self.lstm_output_dim + int(self.vf_features_extractor.features_dim)
+            wider = MlpExtractor(
+                width,
+                net_arch=self.net_arch,
+                activation_fn=self.activation_fn,
+                device=self.device,
+            )
+            if self.layer_norm:
+                wider.value_net.insert(0, nn.LayerNorm(width))
+            self.mlp_extractor.value_net = wider.value_net
+            self.mlp_extractor.latent_dim_vf = wider.latent_dim_vf
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "critic_only": self.critic_only}
+
+    def _critic_memory(self, memory_pi: th.Tensor, vf_features: th.Tensor) -> th.Tensor:
+        """Return what a critic without an LSTM of its own reads."""
+        memory = super()._critic_memory(memory_pi, vf_features)
+        return th.cat((memory, vf_features), dim=1) if self._critic_reads_memory else memory
+
+    def predict_values(  # type: ignore[override]
+        self, obs: PyTorchObs, lstm_states: LSTMState, episode_starts: th.Tensor
+    ) -> th.Tensor:
+        """Return the values of the observations, all keys of them, ``[n_envs, 1]``."""
+        if not self._critic_reads_memory:
+            return super().predict_values(obs, lstm_states, episode_starts)
+        pi_features, vf_features = self._both_features(obs)
+        memory, _ = self._process_sequence(
+            pi_features, lstm_states, episode_starts, self.lstm_actor
+        )
+        latent = self.mlp_extractor.forward_critic(self._critic_memory(memory, vf_features))
+        values: th.Tensor = self.value_net(latent)
+        return values
+
+    def _checked_keys(self, observation: Any) -> Any:
+        """Reduce what ``predict`` is given to what the actor reads."""
+        actor_keys = self.actor_keys
+        if not isinstance(observation, dict) and len(actor_keys) == 1:
+            return {actor_keys[0]: observation}
+        given = list(observation) if isinstance(observation, dict) else type(observation).__name__
+        if not set(actor_keys) <= set(given) <= {*actor_keys, *self.critic_only}:
+            raise ValueError(
+                f"observation must be a dict with the keys {list(actor_keys)}, with or without the "
+                f"critic's {list(self.critic_only)}, got {given}"
+            )
+        return {key: observation[key] for key in actor_keys}
+
+
+class KeysExtractor(BaseFeaturesExtractor):
+    """A features extractor that is shown some keys of the observation and no others.
+
+    :param observation_space: Dict of these keys
+    :param inner: the extractor
+    """
+
+    def __init__(self, observation_space: spaces.Dict, inner: BaseFeaturesExtractor) -> None:
+        super().__init__(observation_space, inner.features_dim)
+        self.keys = tuple(observation_space)
+        self.inner = inner
+
+    def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
+        """Extract features, ``[rows, features]``.
+
+        :raises ValueError: for observations without one of the keys
+        """
+        missing = [key for key in self.keys if key not in observations]
+        if missing:
+            raise ValueError(
+                f"observation must have the keys {list(self.keys)}, {missing} are missing: values "
+                "need what the critic sees, only acting can do without"
+            )
+        features: th.Tensor = self.inner({key: observations[key] for key in self.keys})
+        return features
+
+
+def check_critic_only(space: spaces.Space[Any], critic_only: Any) -> tuple[str, ...]:
+    """Return the keys that only the critic sees.
+
+    :param space: the observation space
+    :param critic_only: the keys
+    :raises ValueError: if they are no keys of it, or all of them
+    """
+    is_sequence = isinstance(critic_only, (tuple, list))
+    if not is_sequence or not critic_only or not all(isinstance(key, str) for key in critic_only):
+        raise ValueError(f'critic_only must be keys, such as ("state",), got {critic_only!r}')
+    keys = tuple(critic_only)
+    shown = list(space) if isinstance(space, spaces.Dict) else None
+    if shown is None or not set(keys) <= set(shown):
+        raise ValueError(
+            f"observation_space must be a Dict with the keys of critic_only, {list(keys)}, got "
+            f"{space if shown is None else shown}: put VecPrivilegedInfo around the environment, "
+            "or name keys that it has (policy_kwargs=dict(critic_only=...))"
+        )
+    if set(keys) == set(shown):
+        raise ValueError(f"critic_only must leave the actor a key to read, got {list(keys)}")
+    return keys
+
+
+def explain_missing_keys(error: ValueError, path: Any) -> None:
+    """Say what to do where a model with a privileged critic was to go on in another environment.
+
+    :param error: what loading raised; anything but other observations is not looked into
+    :param path: the model's file
+    :raises ValueError: naming the remedy, if it is that
+    """
+    if "Observation spaces do not match" not in str(error):
+        return
+    data, _, _ = load_from_zip_file(path, device="cpu")
+    policy_class = (data or {}).get("policy_class")
+    if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
+        keys = list((data or {})["policy_kwargs"].get("critic_only", CRITIC_ONLY))
+        raise ValueError(
+            f"env must have the observations of the training, the critic's keys {keys} among them: "
+            "put VecPrivilegedInfo around it to go on training. Acting and evaluating need no env: "
+            f"load without one, and predict() takes what the actor sees ({error})"
+        ) from error

@@ -1,0 +1,343 @@
+"""The compiled loops of recurrent layers as torch operations: whole windows, and one step.
+
+There is one operation a class of layers, and each takes and returns the layer's state as torch
+does: hidden and cell state of an LSTM, the hidden state alone of a GRU or a plain RNN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch as th
+from torch.autograd.function import once_differentiable
+
+from thrust_pomdp.compiled import check_shapes, over_rows
+
+
+class LSTMRows(th.autograd.Function):
+    """One LSTM layer over whole windows, its state zeroed at every episode start.
+
+    The products with the inputs are one dense operation over all steps; what is left for each step
+    is the product with the recurrent weights, the gates and, backward, their gradients.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: ModuleType,
+        features: th.Tensor,
+        starts: th.Tensor,
+        h: th.Tensor,
+        c: th.Tensor,
+        w_ih: th.Tensor,
+        w_hh: th.Tensor,
+        *biases: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """Run the layer.
+
+        :param kernels: the compiled loops
+        :param features: ``[n_seq, n_steps, features]``
+        :param starts: ``[n_seq, n_steps]``, bool
+        :param h: the hidden state that enters step 0, ``[n_seq, hidden]``
+        :param c: the cell state likewise
+        :param w_ih: torch's ``weight_ih``; the others follow in torch's order
+        :return: outputs ``[n_seq, n_steps, hidden]``, last hidden and last cell state
+        :raises ValueError: if the sizes do not fit together
+        """
+        n_seq, n_steps, _ = features.shape
+        n_features, size = w_ih.shape[1], w_hh.shape[1]
+        check_shapes(
+            features=(features, (n_seq, n_steps, n_features)),
+            episode_starts=(starts, (n_seq, n_steps)),
+            hidden_state=(h, (n_seq, size)),
+            cell_state=(c, (n_seq, size)),
+        )
+        inputs = features.new_empty(n_seq, n_steps, n_features + size)
+        inputs[..., :n_features] = features
+        inputs[:, 0, n_features:] = h
+        cells, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        cells[:, 0] = c
+        cell = features.new_empty(n_seq, size)
+        gates = features.new_empty(n_seq, n_steps, 4 * size)
+        over_rows(
+            kernels.memory.lstm_forward,
+            transposed_weights(w_ih, w_hh, *biases),
+            tuple(part.numpy() for part in (inputs, starts, cells, gates, hidden, cell)),
+            work=gates.numel() * inputs.shape[2],
+        )
+        ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
+        ctx.save_for_backward(inputs, starts, gates, cells, w_ih, w_hh)
+        return hidden, hidden[:, -1].clone(), cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor, grad_c: th.Tensor
+    ) -> tuple[th.Tensor | None, ...]:
+        """Go back through the layer."""
+        inputs, starts, gates, cells, w_ih, w_hh = ctx.saved_tensors
+        grad_h, grad_c = grad_h.clone(), grad_c.clone()
+        grad_gates = th.empty_like(gates)
+        rows = (gates, starts, cells, grad_outputs.contiguous(), grad_h, grad_c, grad_gates)
+        over_rows(
+            ctx.kernels.memory.lstm_backward,
+            (w_hh.detach().numpy(),),
+            tuple(part.numpy() for part in rows),
+            work=gates.numel() * cells.shape[2],
+        )
+        flat = grad_gates.flatten(end_dim=1)
+        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
+        n_features = w_ih.shape[1]
+        return (
+            None,
+            grad_gates @ w_ih if ctx.needs_input_grad[1] else None,
+            None,
+            grad_h,
+            grad_c,
+            grad_weights[:, :n_features],
+            grad_weights[:, n_features:],
+            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
+        )
+
+
+class GRURows(th.autograd.Function):
+    """One GRU layer over whole windows, its state zeroed at every episode start."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: ModuleType,
+        features: th.Tensor,
+        starts: th.Tensor,
+        h: th.Tensor,
+        w_ih: th.Tensor,
+        w_hh: th.Tensor,
+        *biases: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Run the layer.
+
+        :param kernels: the compiled loops
+        :param features: ``[n_seq, n_steps, features]``
+        :param starts: ``[n_seq, n_steps]``, bool
+        :param h: the hidden state that enters step 0, ``[n_seq, hidden]``
+        :param w_ih: torch's ``weight_ih``; the others follow in torch's order
+        :return: outputs ``[n_seq, n_steps, hidden]`` and the last hidden state
+        :raises ValueError: if the sizes do not fit together
+        """
+        n_seq, n_steps, _ = features.shape
+        n_features, size = w_ih.shape[1], w_hh.shape[1]
+        check_shapes(
+            features=(features, (n_seq, n_steps, n_features)),
+            episode_starts=(starts, (n_seq, n_steps)),
+            hidden_state=(h, (n_seq, size)),
+        )
+        features = features.contiguous()
+        entering, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        entering[:, 0] = h
+        gates = features.new_empty(n_seq, n_steps, 4 * size)
+        over_rows(
+            kernels.memory.gru_forward,
+            gru_weights(w_ih, w_hh, *biases),
+            tuple(part.numpy() for part in (features, starts, entering, gates, hidden)),
+            work=3 * hidden.numel() * (n_features + size),
+        )
+        ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
+        ctx.save_for_backward(features, starts, gates, entering, w_ih, w_hh)
+        return hidden, hidden[:, -1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
+    ) -> tuple[th.Tensor | None, ...]:
+        """Go back through the layer."""
+        features, starts, gates, entering, w_ih, w_hh = ctx.saved_tensors
+        size, grad_h, grad_gates = entering.shape[2], grad_h.clone(), th.empty_like(gates)
+        rows = (gates, starts, entering, grad_outputs.contiguous(), grad_h, grad_gates)
+        over_rows(
+            ctx.kernels.memory.gru_backward,
+            (w_hh.detach().numpy(),),
+            tuple(part.numpy() for part in rows),
+            work=3 * entering.numel() * size,
+        )
+        # Back from the loops' order of blocks (new, reset, update, recurrent part of new).
+        flat = grad_gates.flatten(end_dim=1)
+        grad_ih, grad_hh = th.cat((flat[:, size:-size], flat[:, :size]), dim=1), flat[:, size:]
+        return (
+            None,
+            (grad_ih @ w_ih).view_as(features) if ctx.needs_input_grad[1] else None,
+            None,
+            grad_h,
+            grad_ih.t() @ features.flatten(end_dim=1),
+            grad_hh.t() @ entering.flatten(end_dim=1),
+            *((grad_ih.sum(dim=0), grad_hh.sum(dim=0)) if ctx.with_bias else ()),
+        )
+
+
+class RNNRows(th.autograd.Function):
+    """One plain RNN layer over whole windows, its state zeroed at every episode start."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: ModuleType,
+        relu: bool,
+        features: th.Tensor,
+        starts: th.Tensor,
+        h: th.Tensor,
+        w_ih: th.Tensor,
+        w_hh: th.Tensor,
+        *biases: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Run the layer; arguments as for :class:`GRURows`.
+
+        :param relu: the nonlinearity, else it is tanh
+        """
+        n_seq, n_steps, _ = features.shape
+        n_features, size = w_ih.shape[1], w_hh.shape[1]
+        check_shapes(
+            features=(features, (n_seq, n_steps, n_features)),
+            episode_starts=(starts, (n_seq, n_steps)),
+            hidden_state=(h, (n_seq, size)),
+        )
+        inputs = features.new_empty(n_seq, n_steps, n_features + size)
+        inputs[..., :n_features] = features
+        inputs[:, 0, n_features:] = h
+        hidden = features.new_empty(n_seq, n_steps, size)
+        over_rows(
+            kernels.memory.rnn_forward,
+            (*transposed_weights(w_ih, w_hh, *biases), relu),
+            tuple(part.numpy() for part in (inputs, starts, hidden)),
+            work=hidden.numel() * inputs.shape[2],
+        )
+        ctx.kernels, ctx.relu, ctx.with_bias = kernels, relu, len(biases) > 0
+        ctx.save_for_backward(inputs, starts, hidden, w_ih, w_hh)
+        return hidden, hidden[:, -1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
+    ) -> tuple[th.Tensor | None, ...]:
+        """Go back through the layer."""
+        inputs, starts, hidden, w_ih, w_hh = ctx.saved_tensors
+        grad_h, grad_sums = grad_h.clone(), th.empty_like(hidden)
+        rows = (hidden, starts, grad_outputs.contiguous(), grad_h, grad_sums)
+        over_rows(
+            ctx.kernels.memory.rnn_backward,
+            (w_hh.detach().numpy(), ctx.relu),
+            tuple(part.numpy() for part in rows),
+            work=hidden.numel() * hidden.shape[2],
+        )
+        flat = grad_sums.flatten(end_dim=1)
+        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
+        n_features = w_ih.shape[1]
+        return (
+            None,
+            None,
+            grad_sums @ w_ih if ctx.needs_input_grad[2] else None,
+            None,
+            grad_h,
+            grad_weights[:, :n_features],
+            grad_weights[:, n_features:],
+            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
+        )
+
+
+def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
+    """Return one layer's weights as the loops want them: ``[features + hidden, gates * hidden]``.
+
+    :return: weights and bias, NumPy arrays
+    """
+    with th.no_grad():
+        weights = th.cat((w_ih, w_hh), dim=1).t().contiguous()
+        bias = biases[0] + biases[1] if biases else weights.new_zeros(len(w_hh))
+        return weights.numpy(), bias.numpy()
+
+
+def gru_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any, Any]:
+    """Return a GRU layer's weights as the loops want them.
+
+    torch's gates come in the order reset, update, new; the loops' blocks in the order new, reset,
+    update, recurrent part of new.
+
+    :return: ``[features, 3 * hidden]``, ``[hidden, 3 * hidden]`` and ``[4 * hidden]``, NumPy arrays
+    """
+    with th.no_grad():
+        reset_ih, update_ih, new_ih = w_ih.chunk(3)
+        bias = w_ih.new_zeros(4, w_hh.shape[1])
+        if biases:
+            (reset, update, new), recurrent = (part.view(3, -1) for part in biases)
+            bias[0], bias[1], bias[2], bias[3] = new, reset, update, recurrent[2]
+            bias[1:3] += recurrent[:2]
+        return (
+            th.cat((new_ih, reset_ih, update_ih)).t().contiguous().numpy(),
+            w_hh.t().contiguous().numpy(),
+            bias.flatten().numpy(),
+        )
+
+
+def _identity(weights: tuple[th.Tensor, ...]) -> list[int]:
+    """Return numbers that change when weights are changed in place, or given other memory.
+
+    What is written through ``weight.data`` (``weight.data.mul_(2)``) torch does not count.
+    """
+    return [number for weight in weights for number in (weight._version, weight.data_ptr())]
+
+
+class CompiledCell:
+    """One recurrent layer's step, with its weights laid out for the loops.
+
+    They are laid out anew when the layer's weights have changed since the last step, unless they
+    were written to through ``.data``.
+
+    :param step: the compiled loop; it takes the weights, the features, the state's parts, where
+        episodes start, and the new state's parts to fill
+    :param lay_out: turns torch's weights into the loop's
+    :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        lay_out: Callable[..., tuple[Any, ...]],
+        weights: tuple[th.Tensor, ...],
+    ) -> None:
+        self._step = step
+        self._lay_out = lay_out
+        self._weights = weights
+        self._laid_out: list[int] = []
+        self._arrays: tuple[Any, ...] = ()
+
+    def __call__(
+        self, features: th.Tensor, states: tuple[th.Tensor, ...], starts: th.Tensor
+    ) -> tuple[th.Tensor, tuple[th.Tensor, ...]]:
+        """Advance by one step, without a gradient.
+
+        :param features: ``[n_envs, features]``, float32
+        :param states: the state before the step, its parts ``[1, n_envs, hidden]``
+        :param starts: ``[n_envs]``, bool; memory is zeroed first where true
+        :return: the output ``[n_envs, hidden]`` and the state after the step
+        :raises ValueError: if the sizes do not fit together
+        """
+        identity = _identity(self._weights)
+        if identity != self._laid_out:
+            self._laid_out, self._arrays = identity, self._lay_out(*self._weights)
+        inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
+        parts = [part.numpy() for part in states]
+        n_envs, size = len(inputs), self._weights[1].shape[1]
+        check_shapes(
+            features=(inputs, (n_envs, self._weights[0].shape[1])),
+            episode_starts=(flags, (n_envs,)),
+            **{
+                f"{name}_state": (part, (1, n_envs, size))
+                for name, part in zip(("hidden", "cell"), parts, strict=False)
+            },
+        )
+        new = [np.empty_like(part) for part in parts]
+        self._step(*self._arrays, inputs, *(p[0] for p in parts), flags, *(p[0] for p in new))
+        new_states = tuple(th.from_numpy(part) for part in new)
+        return new_states[0][0], new_states

@@ -1,0 +1,69 @@
+"""Dense layers between a features extractor and the memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
+from torch import nn
+
+from thrust_pomdp.arguments import check_count
+
+#: ``net_arch`` as users write it.
+NetArch = list[int] | dict[str, list[int]] | None
+
+
+class Encoder(BaseFeaturesExtractor):
+    """A features extractor with dense layers behind it, each with its activation.
+
+    >>> from gymnasium import spaces
+    >>> from stable_baselines3.common.torch_layers import FlattenExtractor
+    >>> encoder = Encoder(FlattenExtractor(spaces.Box(-1, 1, (3,))), [64, 32], nn.Tanh)
+    >>> encoder.features_dim, encoder(th.zeros(5, 3)).shape
+    (32, torch.Size([5, 32]))
+
+    :param extractor: what comes first
+    :param sizes: units of each layer
+    :param activation_fn: the activation
+    """
+
+    def __init__(
+        self, extractor: BaseFeaturesExtractor, sizes: list[int], activation_fn: type[nn.Module]
+    ) -> None:
+        super().__init__(extractor._observation_space, sizes[-1])
+        self.extractor = extractor
+        # SB3 takes the last size for an output layer, without an activation.
+        layers = create_mlp(int(extractor.features_dim), sizes[-1], sizes[:-1], activation_fn)
+        self.layers = nn.Sequential(*layers, activation_fn())
+
+    def forward(self, observations: Any) -> th.Tensor:
+        """Extract and encode."""
+        encoded: th.Tensor = self.layers(self.extractor(observations))
+        return encoded
+
+
+def split_net_arch(net_arch: NetArch) -> tuple[list[int], NetArch]:
+    """Part the encoder's sizes from those of the heads.
+
+    >>> split_net_arch({"encoder": [64], "pi": [32]})
+    ([64], {'pi': [32]})
+
+    :param net_arch: as given to the policy
+    :return: sizes of the encoder's layers, and SB3's ``net_arch``
+    :raises ValueError: naming the key or the size that cannot be
+    """
+    if not isinstance(net_arch, dict):
+        # SB3 unpacks a dict in a list, after the encoder has been looked for.
+        if net_arch and any(isinstance(part, dict) and "encoder" in part for part in net_arch):
+            raise ValueError(f"net_arch must be a dict of lists to have an encoder, got {net_arch}")
+        return [], net_arch
+    for key, sizes in net_arch.items():
+        if key not in ("encoder", "pi", "vf"):
+            raise ValueError(f"net_arch takes the keys 'encoder', 'pi' and 'vf', got {key!r}")
+        if not isinstance(sizes, (list, tuple)):
+            raise ValueError(f"net_arch[{key!r}] must be a list of sizes, got {sizes!r}")
+        for size in sizes:
+            check_count(f"net_arch[{key!r}]", size)
+    heads = {key: sizes for key, sizes in net_arch.items() if key != "encoder"}
+    return list(net_arch.get("encoder", [])), heads

@@ -1,0 +1,87 @@
+"""Evaluating policies that need action masks, with their memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common import evaluation
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from thrust_pomdp.maskable.masks import (
+    get_action_masks,
+    is_masking_supported,
+    missing_action_masks,
+)
+
+
+class _WithMasks:
+    """A model that gets its masks from the environment by itself."""
+
+    def __init__(self, model: Any, env: gym.Env[Any, Any] | VecEnv) -> None:
+        if not is_masking_supported(env):
+            raise missing_action_masks(env)
+        self._model, self._env = model, env
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        masks = get_action_masks(self._env)
+        return self._model.predict(*args, **kwargs, action_masks=masks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def evaluate_policy(
+    model: Any,
+    env: gym.Env[Any, Any] | VecEnv,
+    *args: Any,
+    use_masking: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Evaluate a model as SB3's ``evaluate_policy`` does, with the environment's action masks.
+
+    .. warning::
+        ``sb3_contrib.common.maskable.evaluation.evaluate_policy`` does not hand the state on from
+        step to step where it uses masks: with it a recurrent model acts without memory.
+
+    :param model: a :class:`~thrust_pomdp.maskable.ppo.MaskableRecurrentPPO`, or its policy
+    :param env: with a method ``action_masks``
+    :param args: SB3's other arguments
+    :param use_masking: ask for masks; SB3's own function otherwise
+    :param kwargs: SB3's other arguments
+    :raises ValueError: if the environment has no method ``action_masks``
+    """
+    return evaluation.evaluate_policy(
+        _WithMasks(model, env) if use_masking else model,
+        env,
+        *args,
+        **kwargs,
+    )
+
+
+class MaskableEvalCallback(EvalCallback):
+    """SB3's ``EvalCallback`` with action masks.
+
+    :param eval_env: with a method ``action_masks``
+    :param args: SB3's other arguments
+    :param use_masking: ask for masks
+    :param kwargs: SB3's other arguments
+    :raises ValueError: when training begins, if ``eval_env`` has no method ``action_masks``
+    """
+
+    def __init__(self, eval_env: Any, *args: Any, use_masking: bool = True, **kwargs: Any) -> None:
+        super().__init__(eval_env, *args, **kwargs)
+        self.use_masking = use_masking
+
+    def _init_callback(self) -> None:
+        super()._init_callback()
+        self._masked: Any = _WithMasks(self.model, self.eval_env) if self.use_masking else None
+
+    def _on_step(self) -> bool:
+        model = self.model
+        self.model = self._masked or model
+        try:
+            return super()._on_step()
+        finally:
+            self.model = model

@@ -1,0 +1,254 @@
+"""The kinds of memory a policy can have: LSTM, GRU and plain RNN, behind the same functions.
+
+Each is a layer of torch's, whose state is a tuple: ``(h, c)`` for an LSTM, ``(h,)`` for the others.
+:func:`memory_step` advances it by one step, as needed while collecting; :func:`memory_sequences`
+runs it over whole windows in which episodes end, as needed in training. Both are exact, forward
+and backward: what a loop with state zeroing gives.
+
+Axes: windows ``[n_seq, n_steps, ...]``, parts of a state ``[n_layers, n_seq, hidden]``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch as th
+from torch import nn
+
+from thrust_pomdp.compiled import kernels_for
+from thrust_pomdp.compiled_memory import (
+    CompiledCell,
+    GRURows,
+    LSTMRows,
+    RNNRows,
+    gru_weights,
+    transposed_weights,
+)
+from thrust_pomdp.sequences import (
+    LSTMState,
+    ResetLayout,
+    dropout,
+    layer_weights,
+    lstm_extended_rows,
+    zero_states,
+)
+
+
+class Memory(ABC):
+    """What the functions below and the policies need to know of a class of layers.
+
+    :cvar n_gates: square blocks in the recurrent weights
+    :cvar state: names of the state's parts
+    :cvar options: the layer's arguments that ``lstm_kwargs`` may give
+    """
+
+    n_gates: ClassVar[int]
+    state: ClassVar[tuple[str, ...]]
+    options: ClassVar[tuple[str, ...]] = ("bias", "dropout")
+
+    @abstractmethod
+    def step(self, rnn: Any, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        """Advance one layer by one step, by torch's operations.
+
+        :param features: ``[n_envs, features]``
+        :param state: ``[n_envs, hidden]`` each; so is the new one, its first part is the output
+        """
+
+    @abstractmethod
+    def compiled_step(self, kernels: ModuleType, rnn: Any, layer: int) -> CompiledCell:
+        """Return one layer's compiled step."""
+
+    @abstractmethod
+    def sequences(
+        self, rnn: Any, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
+    ) -> tuple[th.Tensor, LSTMState]:
+        """Run all layers over whole windows, by torch's operations."""
+
+    @abstractmethod
+    def compiled_rows(
+        self, kernels: ModuleType, rnn: Any, layer: int, *inputs: th.Tensor
+    ) -> tuple[th.Tensor, ...]:
+        """Run one layer over whole windows, compiled.
+
+        :param inputs: features, episode starts, and the parts of the state
+        :return: outputs ``[n_seq, n_steps, hidden]``, and the parts of the last state
+        """
+
+
+class _LSTM(Memory):
+    n_gates = 4
+    state = ("hidden", "cell")
+
+    def step(self, rnn: nn.LSTM, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        # The fused cell costs half of an nn.LSTM call on one step.
+        return th.lstm_cell(features, state, *layer_weights(rnn, layer))
+
+    def compiled_step(self, kernels: ModuleType, rnn: nn.LSTM, layer: int) -> CompiledCell:
+        return CompiledCell(kernels.memory.lstm_step, transposed_weights, layer_weights(rnn, layer))
+
+    def sequences(
+        self, rnn: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
+    ) -> tuple[th.Tensor, LSTMState]:
+        return lstm_extended_rows(rnn, features, layout, states)
+
+    def compiled_rows(
+        self, kernels: ModuleType, rnn: nn.LSTM, layer: int, *inputs: th.Tensor
+    ) -> tuple[th.Tensor, ...]:
+        rows: tuple[th.Tensor, ...] = LSTMRows.apply(  # type: ignore[no-untyped-call]
+            kernels, *inputs, *layer_weights(rnn, layer)
+        )
+        return rows
+
+
+class _HiddenOnly(Memory):
+    """A layer whose output is its whole state."""
+
+    state = ("hidden",)
+
+    @abstractmethod
+    def packed(self, rnn: Any, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
+        """Call torch's operation on packed sequences."""
+
+    def sequences(
+        self, rnn: nn.RNNBase, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
+    ) -> tuple[th.Tensor, LSTMState]:
+        n_seq, n_steps, n_features = features.shape
+        segments = layout.segments
+        n_segments = int(segments.batch_sizes[0])
+        entering = features.new_zeros(rnn.num_layers, n_segments, rnn.hidden_size)
+        if states is not None:
+            (hidden,) = zero_states(states, layout.episode_starts[:, 0])
+            entering = entering.index_copy(1, segments.first, hidden)
+        rows = features.reshape(n_seq * n_steps, n_features).index_select(0, segments.steps)
+        output, hidden = self.packed(
+            rnn, rows, segments.batch_sizes, entering, rnn._flat_weights, rnn.bias,
+            rnn.num_layers, rnn.dropout, rnn.training, False,
+        )  # fmt: skip
+        outputs = output.index_select(0, segments.places).view(n_seq, n_steps, -1)
+        return outputs, (hidden.index_select(1, segments.last),)
+
+
+class _GRU(_HiddenOnly):
+    n_gates = 3
+
+    def step(self, rnn: nn.GRU, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        return (th.gru_cell(features, *state, *layer_weights(rnn, layer)),)
+
+    def compiled_step(self, kernels: ModuleType, rnn: nn.GRU, layer: int) -> CompiledCell:
+        return CompiledCell(kernels.memory.gru_step, gru_weights, layer_weights(rnn, layer))
+
+    def packed(self, rnn: nn.GRU, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
+        return th.gru(*arguments)
+
+    def compiled_rows(
+        self, kernels: ModuleType, rnn: nn.GRU, layer: int, *inputs: th.Tensor
+    ) -> tuple[th.Tensor, ...]:
+        rows: tuple[th.Tensor, ...] = GRURows.apply(  # type: ignore[no-untyped-call]
+            kernels, *inputs, *layer_weights(rnn, layer)
+        )
+        return rows
+
+
+class _RNN(_HiddenOnly):
+    n_gates = 1
+    options = ("bias", "dropout", "nonlinearity")
+
+    def step(self, rnn: nn.RNN, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        cell = th.rnn_relu_cell if rnn.nonlinearity == "relu" else th.rnn_tanh_cell
+        return (cell(features, *state, *layer_weights(rnn, layer)),)
+
+    def compiled_step(self, kernels: ModuleType, rnn: nn.RNN, layer: int) -> CompiledCell:
+        relu = rnn.nonlinearity == "relu"
+
+        def lay_out(*weights: th.Tensor) -> tuple[Any, ...]:
+            return (*transposed_weights(*weights), relu)
+
+        return CompiledCell(kernels.memory.rnn_step, lay_out, layer_weights(rnn, layer))
+
+    def packed(self, rnn: nn.RNN, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
+        return (th.rnn_relu if rnn.nonlinearity == "relu" else th.rnn_tanh)(*arguments)
+
+    def compiled_rows(
+        self, kernels: ModuleType, rnn: nn.RNN, layer: int, *inputs: th.Tensor
+    ) -> tuple[th.Tensor, ...]:
+        rows: tuple[th.Tensor, ...] = RNNRows.apply(  # type: ignore[no-untyped-call]
+            kernels, rnn.nonlinearity == "relu", *inputs, *layer_weights(rnn, layer)
+        )
+        return rows
+
+
+#: By torch's class of layers.
+MEMORIES: dict[type[nn.RNNBase], Memory] = {nn.LSTM: _LSTM(), nn.GRU: _GRU(), nn.RNN: _RNN()}
+
+
+def memory_of(rnn: nn.RNNBase) -> Memory:
+    """Return what is to be known of a layer."""
+    return next(memory for cls, memory in MEMORIES.items() if isinstance(rnn, cls))
+
+
+def memory_step(
+    rnn: nn.RNNBase, features: th.Tensor, states: LSTMState, episode_starts: th.Tensor
+) -> tuple[th.Tensor, LSTMState]:
+    """Advance the memory by one step for every environment, as needed while collecting.
+
+    :param rnn: any number of layers; dropout between layers applies in training mode
+    :param features: ``[n_envs, features]``
+    :param states: the state before the step, its parts ``[n_layers, n_envs, hidden]``
+    :param episode_starts: ``[n_envs]``, bool; memory is zeroed first where true
+    :return: the top layer's output ``[n_envs, hidden]`` and the state after the step
+    """
+    # On most steps no episode starts; on a GPU asking would cost more than masking.
+    if episode_starts.device.type != "cpu" or episode_starts.any():
+        states = zero_states(states, episode_starts)
+    memory, output, leaving = memory_of(rnn), features, []
+    for layer in range(rnn.num_layers):
+        if layer > 0:
+            output = dropout(rnn, output)
+        state = memory.step(rnn, layer, output, tuple(part[layer] for part in states))
+        output = state[0]
+        leaving.append(state)
+    if rnn.num_layers == 1:
+        return output, tuple(part[None] for part in state)
+    return output, tuple(th.stack(parts) for parts in zip(*leaving, strict=True))
+
+
+def memory_sequences(
+    rnn: nn.RNNBase, features: th.Tensor, layout: ResetLayout, states: LSTMState | None = None
+) -> tuple[th.Tensor, LSTMState]:
+    """Run the memory over whole windows, zeroing it at every episode start.
+
+    Equal to :func:`memory_step` applied step by step, forward and backward, without a loop over
+    time in Python.
+
+    >>> import numpy as np
+    >>> layout = ResetLayout.from_episode_starts(np.array([[1, 0, 0, 1, 0]]))
+    >>> outputs, (hidden,) = memory_sequences(nn.GRU(3, 8), th.zeros(1, 5, 3), layout)
+    >>> outputs.shape, hidden.shape
+    (torch.Size([1, 5, 8]), torch.Size([1, 1, 8]))
+
+    :param rnn: unidirectional, without projections, any number of layers
+    :param features: ``[n_seq, n_steps, features]``
+    :param layout: the rows' episode starts
+    :param states: the state that enters the first step, its parts ``[n_layers, n_seq, hidden]``;
+        zeros when None. Where the first step starts an episode it is zeroed.
+    :return: the top layer's outputs ``[n_seq, n_steps, hidden]`` and the state after the last step
+    """
+    memory = memory_of(rnn)
+    kernels = kernels_for(features, *layer_weights(rnn, 0))
+    if kernels is None:
+        return memory.sequences(rnn, features, layout, states)
+    if states is None:
+        zeros = features.new_zeros(rnn.num_layers, len(features), rnn.hidden_size)
+        states = (zeros,) * len(memory.state)
+    output, leaving = features, []
+    for layer in range(rnn.num_layers):
+        if layer > 0:
+            output = dropout(rnn, output)
+        entering = (part[layer] for part in states)
+        output, *state = memory.compiled_rows(
+            kernels, rnn, layer, output, layout.episode_starts, *entering
+        )
+        leaving.append(state)
+    return output, tuple(th.stack(parts) for parts in zip(*leaving, strict=True))

@@ -1,0 +1,171 @@
+"""``make_vec_env``: SB3's vectorised environments, and what agents see of them, in one call."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common import env_util
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+
+from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
+
+
+def make_vec_env(
+    env_id: str | Callable[..., gym.Env[Any, Any]],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    *,
+    normalize: bool | Mapping[str, Any] = False,
+    previous_action: bool = False,
+    previous_reward: bool = False,
+    frame_stack: int = 1,
+) -> VecEnv:
+    """Make SB3's vectorised environment, from the native vector environment where there is one.
+
+    A drop-in for the function of that name in ``stable_baselines3.common.env_util``: the same
+    arguments, and the same observations, rewards and episodes for the same seed. Ids with a native
+    vector environment that can reset in the same step run many times faster; other ids, and what
+    needs a Python object per environment (wrappers, Monitor files or arguments, ``vec_env_cls``),
+    go to SB3's function.
+
+    The keywords behind SB3's add what agents see, in the order in which it must be: normaliser,
+    previous action, previous reward, stack.
+
+    >>> import thrust_pomdp
+    >>> venv = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs=4, seed=0)
+    >>> venv.reset().shape
+    (4, 4)
+    >>> venv = thrust_pomdp.make_vec_env(
+    ...     "FlickeringCartPole-v0", n_envs=4, normalize=True, previous_action=True
+    ... )
+    >>> venv.reset().shape
+    (4, 6)
+
+    :param env_id: the id, or a callable that makes an environment
+    :param n_envs: the number of environments
+    :param seed: environment ``i`` gets ``seed + i`` at the first reset
+    :param start_index: number of the first environment, in file names and action-space seeds
+    :param monitor_dir: where to write Monitor files
+    :param wrapper_class: put around each single environment
+    :param env_kwargs: arguments of the environment
+    :param vec_env_cls: SB3's class to use
+    :param vec_env_kwargs: its arguments
+    :param monitor_kwargs: Monitor's arguments
+    :param wrapper_kwargs: the wrapper's arguments
+    :param normalize: whether to put ``VecNormalizeVisible`` around them, or its arguments
+    :param previous_action: whether agents see their last action (``VecPreviousAction``)
+    :param previous_reward: whether agents see their last reward (``VecPreviousReward``)
+    :param frame_stack: how many observations agents see at once (``VecFrameStack``)
+    :raises ValueError: for arguments that cannot be
+    """
+    per_env = (monitor_dir, wrapper_class, vec_env_cls)
+    needs_single_envs = any(value is not None for value in per_env) or any(
+        (vec_env_kwargs, monitor_kwargs, wrapper_kwargs)
+    )
+    native_kwargs = None if needs_single_envs else _native_kwargs(env_id, env_kwargs or {})
+    venv: VecEnv
+    if native_kwargs is not None:
+        venv = _native(str(env_id), n_envs, seed, start_index, native_kwargs)
+    else:
+        venv = env_util.make_vec_env(
+            env_id,
+            n_envs,
+            seed,
+            start_index,
+            monitor_dir,
+            wrapper_class,
+            env_kwargs,
+            vec_env_cls,
+            vec_env_kwargs,
+            monitor_kwargs,
+            wrapper_kwargs,
+        )
+    return layered(
+        venv,
+        normalize=normalize,
+        previous_action=previous_action,
+        previous_reward=previous_reward,
+        frame_stack=frame_stack,
+    )
+
+
+def layered(
+    venv: VecEnv,
+    *,
+    normalize: bool | Mapping[str, Any] = False,
+    previous_action: bool = False,
+    previous_reward: bool = False,
+    frame_stack: int = 1,
+) -> VecEnv:
+    """Add what agents see of an environment; the arguments are those of :func:`make_vec_env`.
+
+    :raises ValueError: for arguments that cannot be
+    """
+    check_count("frame_stack", frame_stack)
+    if isinstance(normalize, Mapping):
+        venv = VecNormalizeVisible(venv, **normalize)
+    elif check_flag("normalize", normalize):
+        venv = VecNormalizeVisible(venv)
+    if check_flag("previous_action", previous_action):
+        venv = VecPreviousAction(venv)
+    if check_flag("previous_reward", previous_reward):
+        venv = VecPreviousReward(venv)
+    return VecFrameStack(venv, frame_stack) if frame_stack > 1 else venv
+
+
+def _native(
+    env_id: str, n_envs: int, seed: int | None, start_index: int, kwargs: dict[str, Any]
+) -> GymnasiumVecEnv:
+    env = gym.make_vec(env_id, n_envs, vectorization_mode="vector_entry_point", **kwargs)
+    venv = GymnasiumVecEnv(env)
+    if seed is not None:
+        # As SB3 does, whose action space is the first environment's.
+        venv.action_space.seed(seed + start_index)
+    venv.seed(seed)
+    return venv
+
+
+def _native_kwargs(env_id: Any, env_kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of the native vector environment that serves; None if there is none."""
+    spec = _spec_of(env_id)
+    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
+        return None
+    entry_point = spec.vector_entry_point
+    creator = entry_point if callable(entry_point) else load_env_creator(entry_point)
+    accepted = inspect.signature(creator).parameters
+    for_users = accepted.keys() - {"num_envs", "autoreset_mode"}
+    if "autoreset_mode" not in accepted or not for_users >= env_kwargs.keys():
+        return None
+    kwargs = {**env_kwargs, "autoreset_mode": AutoresetMode.SAME_STEP.value}
+    # SB3 asks for images by default; a window for each environment is for single ones.
+    render_mode = (
+        kwargs.setdefault("render_mode", "rgb_array") if "render_mode" in accepted else None
+    )
+    return None if render_mode == "human" else kwargs
+
+
+def _spec_of(env_id: Any) -> EnvSpec | None:
+    """Find what is registered under an id; SB3 is to say what is wrong with one that is not."""
+    if not isinstance(env_id, str):
+        return None
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gym.registry.get(name)
