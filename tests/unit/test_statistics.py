@@ -288,15 +288,17 @@ class TestRliable:
         # Of 5,000 resamples.
         assert found.interval == pytest.approx((0.3142261904761907, 0.6643452380952372), abs=0.015)
 
-    def test_it_agrees_on_other_numbers(self):
-        rly = pytest.importorskip("rliable.library")
+    def theirs(self) -> tuple:
         metrics = pytest.importorskip("rliable.metrics")
-        theirs = (
+        return (
             metrics.aggregate_iqm,
             metrics.aggregate_mean,
             metrics.aggregate_median,
             metrics.aggregate_optimality_gap,
         )
+
+    def test_it_agrees_on_other_numbers(self):
+        metrics, theirs = pytest.importorskip("rliable.metrics"), self.theirs()
         for seed in range(20):
             first, second = self.scores(seed, 3 + seed), self.scores(100 + seed, 5)
             for ours, their in zip(AGGREGATES, theirs, strict=True):
@@ -304,6 +306,11 @@ class TestRliable:
             expected = metrics.probability_of_improvement(first, second)
             found = probability_of_improvement(first.T, second.T, n_resamples=10)
             assert found.value == pytest.approx(expected, abs=1e-14)
+
+    def test_its_intervals_are_met(self):
+        """Its library works with arch 6.3 and NumPy 1: pip install rliable==1.2.0 arch==6.3.0 "numpy<2"."""
+        rly, theirs = pytest.importorskip("rliable.library"), self.theirs()
+        first = self.scores(19, 22)
         np.random.seed(0)
         _, intervals = rly.get_interval_estimates(
             {"all": first}, lambda x: np.array([their(x) for their in theirs]), reps=10_000
