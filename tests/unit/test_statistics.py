@@ -308,7 +308,7 @@ class TestRliable:
             assert found.value == pytest.approx(expected, abs=1e-14)
 
     def test_its_intervals_are_met(self):
-        """Its library works with arch 6.3 and NumPy 1: pip install rliable==1.2.0 arch==6.3.0 "numpy<2"."""
+        """Its library works with rliable==1.2.0, arch==6.3.0, numpy<2, pandas<2.2, scipy<1.12."""
         rly, theirs = pytest.importorskip("rliable.library"), self.theirs()
         first = self.scores(19, 22)
         np.random.seed(0)
