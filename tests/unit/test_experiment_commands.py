@@ -51,7 +51,7 @@ class TestBadInput:
             ("--env-kwargs flicker_probability:.5", "unexpected keyword argument"),
             ("--env-kwargs flicker_prob=1.5", "expected name:value, got 'flicker_prob=1.5'"),
             ("--env Blackjack-v1", "arm lstm cannot take this environment"),
-            ("--arms gru", "arm must be one of lstm, "),
+            ("--arms elman", "arm must be one of lstm, "),
             ("--arms lsmt", "did you mean lstm?"),
             ("--arms no_such_module:make", "No module named 'no_such_module'"),
             ("--seeds 0", "must be at least 1, got 0"),

@@ -8,6 +8,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -442,6 +443,12 @@ def workers(process: int) -> list[int]:
     return [] if server is None else children(server, b"multiprocessing.forkserver")
 
 
+def blocks_ctrl_c(process: int) -> bool:
+    """Tell whether a process blocks SIGINT (Linux)."""
+    (mask,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return bool(int(mask, 16) & 1 << signal.SIGINT - 1)
+
+
 def interrupt_by_another_thread() -> None:
     def interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of this thread alone
@@ -524,6 +531,10 @@ class TestKilled:
         while "Progress" not in process.stdout.readline():
             assert process.poll() is None
         (worker,) = workers(process.pid)
+        (server,) = children(process.pid, b"multiprocessing.forkserver")
+        # Ctrl-C at any moment is the parent's alone, also before they can ignore it.
+        assert all(map(blocks_ctrl_c, (server, worker)))
+        assert not blocks_ctrl_c(process.pid)
         process.kill()
         process.wait()
         process.stdout.close()
@@ -542,7 +553,8 @@ class TestKilled:
         assert not (tmp_path / "runs" / "lstm-seed0.json").exists()
         # The lock does not outlive the process. Ctrl-C reaches the workers too, as in a terminal.
         process = self.start(tmp_path)
-        assert "mlp-seed0: finished before" in process.stdout.readline()
+        while "mlp-seed0: finished before" not in (line := process.stdout.readline()):
+            assert line
         self.wait_for(lambda: workers(process.pid))
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=240)

@@ -703,7 +703,7 @@ class TestScript:
         [
             (["nowhere"], "folder must be one of a comparison"),
             (["{}", "--memoryless", "lstn"], "got 'lstn'"),
-            (["{}", "--margin", "-1"], "margin must be at least 0"),
+            (["{}", "--margin", "-1"], "--margin: must be at least 0, got -1"),
             (["{}", "--out", "/proc/nowhere"], "No such file or directory"),
             ([], "the following arguments are required: DIR"),
         ],
