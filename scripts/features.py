@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium.vector import VectorWrapper
-from options import positive
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
@@ -33,6 +32,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
     make_vec_env,
 )
+from thrust_pomdp.experiment.commands.options import positive
 
 N_ENVS, N_STEPS, HIDDEN = 16, 128, 64
 ENV = "thrust_pomdp:FlickeringCartPole-v0"
