@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from options import positive
 
+from thrust_pomdp.experiment.commands.options import positive
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec

@@ -19,11 +19,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
-from options import env_kwarg, positive, seed
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.experiment import watching
+from thrust_pomdp.experiment.commands.options import named_value, positive
+from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
@@ -43,7 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--margin", type=positive, default=15, help="steps before and after")
     parser.add_argument("--stochastic", action="store_true",
                         help="draw actions instead of the most likely ones")  # fmt: skip
-    parser.add_argument("--env-kwargs", nargs="+", type=env_kwarg, default=[],
+    parser.add_argument("--env-kwargs", nargs="+", type=named_value, default=[],
                         metavar="NAME:VALUE", help="arguments of the environment")  # fmt: skip
     return parser.parse_args(arguments)
 

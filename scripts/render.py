@@ -16,11 +16,12 @@ from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
-from options import add_env_options, positive, seed
 from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.experiment import films, watching
+from thrust_pomdp.experiment.commands.options import add_env_options, positive
+from thrust_pomdp.experiment.commands.options import not_negative as seed
 
 DEFAULT_ENV = "FlickeringCartPole-v0"
 

@@ -307,12 +307,15 @@ class TestVerdict:
     def test_fewer_than_five_runs_decide_nothing(self, n_runs):
         found = verdict({"lstm": around(480, n_runs), "mlp": around(170, n_runs)})
         assert found.outcome == "not decided"
-        assert f"most of one arm are {n_runs} with memory and {n_runs} without" in found.sentence
+        assert (
+            f"most of one arm are {n_runs} with memory and {n_runs} without memory"
+            in found.sentence
+        )
         assert verdict({"lstm": around(480, 5), "mlp": around(170, 5)}).outcome == "needed"
 
     @pytest.mark.parametrize(
         ("arms", "missing"),
-        [(["lstm", "lstm-prev-action"], "without"), (["mlp"], "with memory")],
+        [(["lstm", "lstm-prev-action"], "without memory"), (["mlp"], "with memory")],
     )
     def test_one_side_alone_decides_nothing(self, arms, missing):
         found = verdict({arm: around(480) for arm in arms})
@@ -375,7 +378,7 @@ class TestVerdict:
 
     def test_a_previous_action_is_memory_and_never_memoryless(self):
         found = verdict({"lstm": around(480), "mlp-prev-action": around(170)})
-        assert found.sentence == "Not decided with these seeds: no arm without took part."
+        assert found.sentence == "Not decided with these seeds: no arm without memory took part."
 
     def test_two_equal_arms_are_rarely_called_different(self):
         rng = np.random.default_rng(0)

@@ -199,7 +199,7 @@ def _missing(contest: Contest) -> str:
         (what, [arm for arm in contest.arms if contest.memory_of(arm) in kinds])
         for what, kinds in (
             ("with memory", ("previous action", "frames", "recurrent")),
-            ("without", ("none",)),
+            ("without memory", ("none",)),
         )
     ]
     for what, arms in sides:
