@@ -11,7 +11,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from thrust_pomdp.experiment.arms import find_arm
+from thrust_pomdp.experiment.arms import ARMS, find_arm
 from thrust_pomdp.experiment.commands import compare, options, report, sweep, tune
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.tuning import Range, read_space
@@ -62,3 +62,7 @@ def test_the_space_is_one_of_the_arm(tmp_path):
     arm = find_arm("recall:a2c")
     space = read_space(tmp_path / "space.yml", arm, recipe_for(arm.name, "Recall-v0"))
     assert space["learning_rate"] == Range(1e-4, 1e-2, log=True)
+
+
+def test_every_arm_is_on_the_page():
+    assert all(f"`{name}`" in TEXT for name in ARMS)
