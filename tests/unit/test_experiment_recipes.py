@@ -117,6 +117,7 @@ class TestArms:
         one = RunSpec(arm, FLICKERING, 0, hyperparams=changed.as_mapping())
         model = make_model(one, make_training_env(one))
         assert type(model.policy.lstm_actor) is nn.GRU
+        assert "forget_bias" not in recipe_for(arm, "TMaze-v0").hyperparameters["policy_kwargs"]
         assert model.policy.lstm_actor.hidden_size == 8
         assert type(make_model(RunSpec(arm, FLICKERING, 0), make_training_env(one)).policy
                     .lstm_actor) is nn.GRU  # fmt: skip

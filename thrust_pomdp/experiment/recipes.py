@@ -209,7 +209,9 @@ def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("policy_kwargs") is not None:
         values["policy_kwargs"] = parse_dict("policy_kwargs", values["policy_kwargs"])
     if arm.rnn_class is not None:
-        values["policy_kwargs"] = (values.get("policy_kwargs") or {}) | {"rnn_class": arm.rnn_class}
+        kwargs = dict(values.get("policy_kwargs") or {}, rnn_class=arm.rnn_class)
+        kwargs.pop("forget_bias", None)  # of an LSTM's recipe: nothing else has such a gate
+        values["policy_kwargs"] = kwargs
     return {key: _number(value) for key, value in values.items()}
 
 
