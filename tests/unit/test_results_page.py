@@ -1,0 +1,67 @@
+"""docs/results.md says what the CSV files say, and the plan can be carried out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import results  # noqa: E402
+
+PLAN = results.read_plan()
+EVERY = [comparison for table in PLAN.values() for comparison in table]
+
+
+def written(tmp_path: Path, *lines: str) -> results.Comparison:
+    """A comparison whose summary has these lines."""
+    folder = tmp_path / "table" / "one"
+    folder.mkdir(parents=True)
+    head = "arm,seed,final,best,sampled,most_likely,steps,seconds"
+    (folder / "summary.csv").write_text("\n".join([head, *lines]) + "\n")
+    return results.Comparison("table/one", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 4)
+
+
+def test_the_page_is_what_the_script_writes():
+    page = results.PAGE.read_text(encoding="utf-8")
+    assert "<!-- table: " in page
+    assert results.filled(page, PLAN) == page
+
+
+@pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
+def test_a_comparison_of_the_plan_can_be_made(comparison):
+    specs = comparison.specs()
+    assert len({spec.name for spec in specs}) == len(comparison.arms) * comparison.seeds
+    for spec in specs:
+        assert spec.total_timesteps == (comparison.n_timesteps or spec.recipe.n_timesteps)
+
+
+@pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
+def test_what_was_run_is_what_is_planned(comparison):
+    for row in results.read_summary(comparison.folder):
+        assert row["arm"] in comparison.arms
+        assert int(row["seed"]) < comparison.seeds
+        planned = next(s for s in comparison.specs() if s.arm == row["arm"]).total_timesteps
+        assert planned <= int(row["steps"]) < planned * 1.05
+
+
+def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = (f"lstm,{seed},1,1,{sampled},{likely},50000,9" for seed, sampled, likely in
+            [(0, 10, 300), (1, 20, 400), (2, 30, 500), (3, 40, 100)])  # fmt: skip
+    comparison = written(tmp_path / "results", *rows)
+    _, _, lstm, mlp = results.table([comparison])
+    assert "| 50k | 4 | **350.0** [" in lstm
+    assert "| most likely | 100.0, 500.0 |" in lstm
+    assert "51.1, 500.0" in lstm
+    assert "not run yet" in mlp
+
+
+def test_names_that_are_none_are_refused():
+    assert [one.name for one in results.select(PLAN, ["hard/tmaze-10"])] == ["hard/tmaze-10"]
+    assert results.select(PLAN, ["hard"]) == PLAN["hard"]
+    with pytest.raises(ValueError, match="name must be one of .*hard/tmaze-10.*, got 'hard/x'"):
+        results.select(PLAN, ["hard/x"])
