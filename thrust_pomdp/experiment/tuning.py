@@ -35,8 +35,8 @@ class Trial(Protocol):
 def suggest(trial: Trial, arm: Arm) -> dict[str, Any]:
     """Choose changes to a recipe.
 
-    The ranges hold the tuned recipes of this package. Minibatches are an eighth, a quarter or a
-    half of a rollout, whatever its size.
+    The ranges hold this package's tuned recipes of CartPoles. Minibatches are an eighth, a quarter
+    or a half of a rollout, whatever its size.
     """
     rate = trial.suggest_float("learning_rate", 3e-4, 1e-2, log=True)
     n_envs = trial.suggest_categorical("n_envs", [8, 16, 32])
@@ -52,7 +52,7 @@ def suggest(trial: Trial, arm: Arm) -> dict[str, Any]:
         "gae_lambda": trial.suggest_categorical("gae_lambda", [0.9, 0.95, 0.98]),
         "ent_coef": trial.suggest_categorical("ent_coef", [0.0, 0.003, 0.01]),
         "clip_range_vf": trial.suggest_categorical("clip_range_vf", [None, 0.2]),
-        "policy_kwargs": _network(arm, width),
+        "policy_kwargs": _network(trial, arm, width),
     }
     if arm.keys is not None and "envs_per_minibatch" in arm.keys:
         changes["envs_per_minibatch"] = int(n_envs * share)
@@ -125,10 +125,12 @@ def suggest_from(trial: Trial, space: Space) -> dict[str, Any]:
     return changes
 
 
-def _network(arm: Arm, width: int) -> dict[str, Any]:
+def _network(trial: Trial, arm: Arm, width: int) -> dict[str, Any]:
     if not arm.recurrent:
         return {"net_arch": [width, width]}
-    network: dict[str, Any] = {"lstm_hidden_size": width, "net_arch": []}
+    # Values of long bursts are not linear in what is remembered.
+    vf = [64, 64] if trial.suggest_categorical("critic_layers", [False, True]) else []
+    network: dict[str, Any] = {"lstm_hidden_size": width, "net_arch": {"pi": [], "vf": vf}}
     if arm.needs is None:  # ours
         network["shared_lstm_critic_gradient"] = True
     return network
