@@ -47,17 +47,8 @@ class LSTMRows(th.autograd.Function):
         :return: outputs ``[n_seq, n_steps, hidden]``, last hidden and last cell state
         :raises ValueError: if the sizes do not fit together
         """
-        n_seq, n_steps, _ = features.shape
-        n_features, size = w_ih.shape[1], w_hh.shape[1]
-        check_shapes(
-            features=(features, (n_seq, n_steps, n_features)),
-            episode_starts=(starts, (n_seq, n_steps)),
-            hidden_state=(h, (n_seq, size)),
-            cell_state=(c, (n_seq, size)),
-        )
-        inputs = features.new_empty(n_seq, n_steps, n_features + size)
-        inputs[..., :n_features] = features
-        inputs[:, 0, n_features:] = h
+        n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h, cell_state=c)
+        inputs = _inputs_of(features, h)
         cells, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
         cells[:, 0] = c
         cell = features.new_empty(n_seq, size)
@@ -88,18 +79,13 @@ class LSTMRows(th.autograd.Function):
             tuple(part.numpy() for part in rows),
             work=gates.numel() * cells.shape[2],
         )
-        flat = grad_gates.flatten(end_dim=1)
-        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
-        n_features = w_ih.shape[1]
         return (
             None,
             grad_gates @ w_ih if ctx.needs_input_grad[1] else None,
             None,
             grad_h,
             grad_c,
-            grad_weights[:, :n_features],
-            grad_weights[:, n_features:],
-            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
+            *_weight_gradients(grad_gates, inputs, w_ih.shape[1], ctx.with_bias),
         )
 
 
@@ -127,13 +113,7 @@ class GRURows(th.autograd.Function):
         :return: outputs ``[n_seq, n_steps, hidden]`` and the last hidden state
         :raises ValueError: if the sizes do not fit together
         """
-        n_seq, n_steps, _ = features.shape
-        n_features, size = w_ih.shape[1], w_hh.shape[1]
-        check_shapes(
-            features=(features, (n_seq, n_steps, n_features)),
-            episode_starts=(starts, (n_seq, n_steps)),
-            hidden_state=(h, (n_seq, size)),
-        )
+        n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
         features = features.contiguous()
         entering, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
         entering[:, 0] = h
@@ -142,7 +122,7 @@ class GRURows(th.autograd.Function):
             kernels.memory.gru_forward,
             gru_weights(w_ih, w_hh, *biases),
             tuple(part.numpy() for part in (features, starts, entering, gates, hidden)),
-            work=3 * hidden.numel() * (n_features + size),
+            work=3 * hidden.numel() * (features.shape[2] + size),
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
         ctx.save_for_backward(features, starts, gates, entering, w_ih, w_hh)
@@ -196,16 +176,8 @@ class RNNRows(th.autograd.Function):
 
         :param relu: the nonlinearity, else it is tanh
         """
-        n_seq, n_steps, _ = features.shape
-        n_features, size = w_ih.shape[1], w_hh.shape[1]
-        check_shapes(
-            features=(features, (n_seq, n_steps, n_features)),
-            episode_starts=(starts, (n_seq, n_steps)),
-            hidden_state=(h, (n_seq, size)),
-        )
-        inputs = features.new_empty(n_seq, n_steps, n_features + size)
-        inputs[..., :n_features] = features
-        inputs[:, 0, n_features:] = h
+        n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
+        inputs = _inputs_of(features, h)
         hidden = features.new_empty(n_seq, n_steps, size)
         over_rows(
             kernels.memory.rnn_forward,
@@ -232,19 +204,63 @@ class RNNRows(th.autograd.Function):
             tuple(part.numpy() for part in rows),
             work=hidden.numel() * hidden.shape[2],
         )
-        flat = grad_sums.flatten(end_dim=1)
-        grad_weights = flat.t() @ inputs.flatten(end_dim=1)
-        n_features = w_ih.shape[1]
         return (
             None,
             None,
             grad_sums @ w_ih if ctx.needs_input_grad[2] else None,
             None,
             grad_h,
-            grad_weights[:, :n_features],
-            grad_weights[:, n_features:],
-            *((flat.sum(dim=0),) * 2 if ctx.with_bias else ()),
+            *_weight_gradients(grad_sums, inputs, w_ih.shape[1], ctx.with_bias),
         )
+
+
+def _sizes(
+    features: th.Tensor,
+    starts: th.Tensor,
+    w_ih: th.Tensor,
+    w_hh: th.Tensor,
+    **states: th.Tensor,
+) -> tuple[int, int, int]:
+    """Return the numbers of sequences, steps and units.
+
+    :raises ValueError: if the sizes do not fit together
+    """
+    n_seq, n_steps, _ = features.shape
+    size = w_hh.shape[1]
+    check_shapes(
+        features=(features, (n_seq, n_steps, w_ih.shape[1])),
+        episode_starts=(starts, (n_seq, n_steps)),
+        **{name: (part, (n_seq, size)) for name, part in states.items()},
+    )
+    return n_seq, n_steps, size
+
+
+def _inputs_of(features: th.Tensor, h: th.Tensor) -> th.Tensor:
+    """Lay out what enters each step: the features, then the hidden state, which of step 0 is known.
+
+    :return: ``[n_seq, n_steps, features + hidden]``
+    """
+    n_seq, n_steps, n_features = features.shape
+    inputs = features.new_empty(n_seq, n_steps, n_features + h.shape[1])
+    inputs[..., :n_features] = features
+    inputs[:, 0, n_features:] = h
+    return inputs
+
+
+def _weight_gradients(
+    grad: th.Tensor, inputs: th.Tensor, n_features: int, with_bias: bool
+) -> tuple[th.Tensor, ...]:
+    """Return the gradients of one layer's weights, in torch's order.
+
+    :param grad: of what is activated, ``[n_seq, n_steps, gates * hidden]``
+    :param inputs: what entered each step, as :func:`_inputs_of` laid it out
+    :param n_features: how many of the inputs are features
+    :param with_bias: whether the layer has biases
+    """
+    flat = grad.flatten(end_dim=1)
+    weights = flat.t() @ inputs.flatten(end_dim=1)
+    biases = (flat.sum(dim=0),) * 2 if with_bias else ()
+    return weights[:, :n_features], weights[:, n_features:], *biases
 
 
 def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
