@@ -7,18 +7,24 @@ extractor and a memory of its own and never reads the other keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.preprocessing import (
+    get_flattened_obs_dim,
+    is_image_space,
+    preprocess_obs,
+)
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState
+from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates
 
 #: What only the critic sees, unless said otherwise: the key of ``VecPrivilegedInfo``.
 CRITIC_ONLY = ("state",)
@@ -42,6 +48,11 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     single key, its plain array: acting and evaluating need no privileged environment. Features
     extractors of actor and critic are separate.
 
+    **Grounding.** With ``grounding_coef`` a linear layer on what the actor remembers learns to tell
+    the critic's keys, and its error trains the memory too: a supervised signal at every step, where
+    the policy's gradient is a noisy one (Nguyen et al. 2020, belief-grounded networks,
+    https://proceedings.mlr.press/v155/nguyen21a.html). Acting does without it.
+
     >>> import thrust_pomdp
     >>> venv = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", env_kwargs={"expose_state": True})
     >>> venv = thrust_pomdp.VecPrivilegedInfo(venv)
@@ -52,11 +63,14 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     :param action_space: as for the other policies
     :param lr_schedule: as for the other policies
     :param critic_only: keys that the actor never reads
+    :param grounding_coef: weight of the mean squared error with which the actor's memory tells the
+        critic's keys, in the loss; 0 for no such loss. ``VecPrivilegedInfo`` shows them at unit
+        variance
     :param kwargs: of :class:`~thrust_pomdp.policies.RecurrentActorCriticPolicy`. With a shared LSTM
         the critic needs layers of its own to make something of the state: leave ``net_arch["vf"]``
         as it is, or give it some.
-    :raises ValueError: for observations without these keys or with no others, and for
-        ``share_features_extractor=True``
+    :raises ValueError: for observations without these keys or with no others, for
+        ``share_features_extractor=True``, and for a ``grounding_coef`` below 0 or with images
     """
 
     def __init__(
@@ -66,15 +80,19 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         lr_schedule: Schedule,
         *,
         critic_only: Sequence[str] = CRITIC_ONLY,
+        grounding_coef: float = 0.0,
         **kwargs: Any,
     ) -> None:
         keys = check_critic_only(observation_space, critic_only)
+        check_grounding(grounding_coef, observation_space, keys)
         if kwargs.pop("share_features_extractor", False):
             raise ValueError(
                 "share_features_extractor=True is refused: an extractor that reads the critic's "
                 f"keys {keys} must not feed the actor"
             )
         self.critic_only = keys
+        self.grounding_coef = grounding_coef
+        self._grounding_loss: th.Tensor | None = None
         # Needed while the base class makes the heads, before it knows of LSTMs.
         self._critic_reads_memory = bool(
             kwargs.get("shared_lstm") or kwargs.get("shared_lstm_critic_gradient")
@@ -127,9 +145,49 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
                 wider.value_net.insert(0, nn.LayerNorm(width))
             self.mlp_extractor.value_net = wider.value_net
             self.mlp_extractor.latent_dim_vf = wider.latent_dim_vf
+        if self.grounding_coef:
+            assert isinstance(self.observation_space, spaces.Dict)
+            told = [get_flattened_obs_dim(self.observation_space[key]) for key in self.critic_only]
+            self.grounding_net = nn.Linear(self.lstm_output_dim, sum(told))
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "critic_only": self.critic_only}
+        data = super()._get_constructor_parameters()
+        return {**data, "critic_only": self.critic_only, "grounding_coef": self.grounding_coef}
+
+    def _window_memories(
+        self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Run the memory over whole windows, and see how well the actor's tells the state."""
+        memory_pi, memory_vf = super()._window_memories(obs, initial_state, layout)
+        if self.grounding_coef and th.is_grad_enabled():
+            error = self.grounding_net(memory_pi) - self._told(obs)
+            self._grounding_loss = self.grounding_coef * error.square().mean()
+        return memory_pi, memory_vf
+
+    def _told(self, obs: Any) -> th.Tensor:
+        """Return the critic's keys of whole windows side by side, a row a step."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        parts = []
+        for key in self.critic_only:
+            part = preprocess_obs(obs[key].flatten(end_dim=1), self.observation_space[key])
+            assert isinstance(part, th.Tensor)
+            parts.append(part.flatten(start_dim=1))
+        return th.cat(parts, dim=1)
+
+    def auxiliary_loss(self) -> th.Tensor | None:
+        """Return the grounding loss of the windows evaluated last, None without grounding.
+
+        :raises ValueError: if a subclass evaluates windows in a way of its own
+        """
+        if not self.grounding_coef:
+            return None
+        loss, self._grounding_loss = self._grounding_loss, None
+        if loss is None:
+            raise ValueError(
+                f"grounding_coef must be 0 for a policy that evaluates windows in its own way, as "
+                f"{type(self).__name__} does, got {self.grounding_coef}"
+            )
+        return loss
 
     def _critic_memory(self, memory_pi: th.Tensor, vf_features: th.Tensor) -> th.Tensor:
         """Return what a critic without an LSTM of its own reads."""
@@ -212,6 +270,25 @@ def check_critic_only(space: spaces.Space[Any], critic_only: Any) -> tuple[str, 
     if set(keys) == set(shown):
         raise ValueError(f"critic_only must leave the actor a key to read, got {list(keys)}")
     return keys
+
+
+def check_grounding(coefficient: Any, space: Any, keys: Sequence[str]) -> None:
+    """Check the weight of the grounding loss.
+
+    :param coefficient: the weight
+    :param space: the observation space
+    :param keys: that only the critic sees
+    :raises ValueError: if it is no number of at least 0, or there are images to tell
+    """
+    is_number = isinstance(coefficient, (int, float)) and not isinstance(coefficient, bool)
+    if not is_number or not 0 <= coefficient < math.inf:
+        raise ValueError(f"grounding_coef must be a number of at least 0, got {coefficient!r}")
+    images = [key for key in keys if is_image_space(space[key])]
+    if coefficient and images:
+        raise ValueError(
+            f"grounding_coef must be 0 where the critic's keys are images, as {images} are: a "
+            f"linear layer would tell pixels; name vectors in critic_only, got {coefficient}"
+        )
 
 
 def explain_missing_keys(error: ValueError, path: Any) -> None:

@@ -21,6 +21,7 @@ class Losses(NamedTuple):
     entropy_loss: th.Tensor
     clip_fraction: th.Tensor
     approx_kl: th.Tensor
+    auxiliary_loss: th.Tensor = th.zeros(())
 
 
 def ppo_losses(
@@ -37,7 +38,7 @@ def ppo_losses(
 
     Paper: https://arxiv.org/abs/1707.06347
 
-    :param policy: evaluates the windows
+    :param policy: evaluates the windows, and may have an ``auxiliary_loss``
     :param batch: whole windows
     :param clip_range: clipping of the probability ratio
     :param clip_range_vf: clipping of the value change; None for no clipping
@@ -47,8 +48,24 @@ def ppo_losses(
     """
     coefficients = (clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage)
     losses = _compiled_losses(policy, batch, *coefficients)
-    if losses is not None:
+    if losses is None:
+        losses = _torch_losses(policy, batch, *coefficients)
+    auxiliary = policy.auxiliary_loss()
+    if auxiliary is None:
         return losses
+    return losses._replace(loss=losses.loss + auxiliary, auxiliary_loss=auxiliary)
+
+
+def _torch_losses(
+    policy: RecurrentActorCriticPolicy,
+    batch: SequenceBatch,
+    clip_range: float,
+    clip_range_vf: float | None,
+    ent_coef: float,
+    vf_coef: float,
+    normalize_advantage: bool,
+) -> Losses:
+    """Compute the terms with torch's operations."""
     values, log_prob, entropy = policy.evaluate_sequences(
         batch.observations, batch.actions, batch.initial_state, batch.layout
     )

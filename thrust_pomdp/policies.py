@@ -411,6 +411,17 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
     ) -> tuple[Distribution, th.Tensor]:
         """Run memory and heads over whole windows: distribution and values, ``[rows, 1]``."""
+        memories = self._window_memories(obs, initial_state, layout)
+        # SB3's distribution objects keep what they were last given, here a whole autograd graph.
+        kept, self.action_dist = self.action_dist, copy.copy(self.action_dist)
+        heads = self._heads(*memories)
+        self.action_dist = kept
+        return heads
+
+    def _window_memories(
+        self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Run the memory over whole windows: what actor's and critic's heads read, a row a step."""
         pi_features, vf_features = self._both_features(
             map_obs(lambda part: part.flatten(end_dim=1), obs)
         )
@@ -425,11 +436,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             memory_vf = remember(self.lstm_critic, vf_features, vf_state)
         else:
             memory_vf = self._critic_memory(memory_pi, vf_features)
-        # SB3's distribution objects keep what they were last given, here a whole autograd graph.
-        kept, self.action_dist = self.action_dist, copy.copy(self.action_dist)
-        heads = self._heads(memory_pi, memory_vf)
-        self.action_dist = kept
-        return heads
+        return memory_pi, memory_vf
+
+    def auxiliary_loss(self) -> th.Tensor | None:
+        """Return what a subclass adds to the loss of the windows evaluated last; here nothing."""
+        return None
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""

@@ -573,6 +573,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
         self.logger.record("train/value_loss", mean.value_loss.item())
         self.logger.record("train/approx_kl", th.stack(epoch_kls).mean().item())
         self.logger.record("train/clip_fraction", mean.clip_fraction.item())
+        if mean.auxiliary_loss:
+            self.logger.record("train/auxiliary_loss", mean.auxiliary_loss.item())
         self.logger.record("train/loss", history[-1].loss.item())
         self.logger.record(
             "train/explained_variance",

@@ -52,6 +52,7 @@ ARRANGEMENTS = {
         "layer_norm": True,
         "net_arch": {"encoder": [6], "pi": [], "vf": [5]},
     },
+    "grounded, both gradients": {"shared_lstm_critic_gradient": True, "grounding_coef": 0.5},
 }
 #: What belongs to the critic, by the beginning of the parameters' names.
 CRITIC = ("vf_features_extractor", "lstm_critic", "critic.", "mlp_extractor.value_net", "value_net")
@@ -249,7 +250,7 @@ class TestTheActorSeesNothingOfIt:
             if part.grad is not None and part.grad.any()
         }  # fmt: skip
         actors = {name for name in reached if not name.startswith(CRITIC)}
-        before_heads = ("features_extractor", "lstm_actor")
+        before_heads = ("features_extractor", "lstm_actor", "grounding_net")
         expected = {
             name for name, _ in model.policy.named_parameters() if name.startswith(before_heads)
         }
@@ -348,6 +349,140 @@ class TestValues:
         buffer = model.rollout_buffer
         error = np.mean((buffer.values - np.sign(buffer.observations["state"][..., 0])) ** 2)
         assert error < 0.3  # 1 for values that know nothing
+
+
+class TestGrounding:
+    """The actor's memory learns to tell what only the critic sees."""
+
+    SETTINGS = {
+        "clip_range": 0.2,
+        "clip_range_vf": None,
+        "ent_coef": 0.1,
+        "vf_coef": 0.5,
+        "normalize_advantage": True,
+    }
+
+    @staticmethod
+    def minibatch(model: RecurrentPPO) -> Any:
+        model.learn(WINDOW * 3)
+        return model.rollout_buffer.to_sequence_batch()
+
+    @pytest.mark.parametrize("actions", [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
+    @pytest.mark.parametrize("arrangement", list(ARRANGEMENTS)[:6])
+    def test_adds_a_mean_squared_error_and_changes_no_other_term(self, arrangement, actions):
+        kwargs = {**ARRANGEMENTS[arrangement], "grounding_coef": 0.25}
+        model = make_model(actions=actions, policy_kwargs=kwargs, learning_rate=0.0)
+        policy, batch = model.policy, self.minibatch(model)
+        grounded = ppo_losses(policy, batch, **self.SETTINGS)
+        policy.grounding_coef = 0.0
+        plain = ppo_losses(policy, batch, **self.SETTINGS)
+        assert plain.auxiliary_loss == 0
+        assert grounded[1:6] == plain[1:6]
+        th.testing.assert_close(grounded.loss, plain.loss + grounded.auxiliary_loss)
+        # By hand, step by step.
+        states, errors = policy.zero_states(3), []
+        for step in range(WINDOW):
+            obs = {key: part[:, step] for key, part in batch.observations.items()}
+            *_, states = policy(obs, states, batch.layout.episode_starts[:, step].float())
+            memory = states.pi[0] if isinstance(states.pi, tuple) else states.pi
+            errors.append(policy.grounding_net(memory[-1]) - obs["state"])
+        expected = 0.25 * th.stack(errors).square().mean()
+        th.testing.assert_close(grounded.auxiliary_loss, expected, rtol=0, atol=1e-6)
+
+    def test_tells_every_key_of_the_critic_side_by_side(self):
+        space = spaces.Dict({"gyro": VECTOR, "mode": spaces.Discrete(4), "goal": STATE})
+        kwargs = {"critic_only": ["goal", "mode"], "grounding_coef": 1.0}
+        model = make_model(space=space, policy_kwargs=kwargs)
+        obs = {
+            "gyro": th.zeros(1, 2, 3),
+            "mode": th.tensor([[[2], [0]]]),
+            "goal": th.tensor([[[0.25, 0.5], [0.75, 1.0]]]),
+        }
+        expected = [[0.25, 0.5, 0, 0, 1, 0], [0.75, 1, 1, 0, 0, 0]]
+        assert model.policy._told(obs).tolist() == expected
+        assert model.policy.grounding_net.out_features == 6
+
+    @pytest.mark.parametrize("arrangement", ["separate", "beside the actor's memory"])
+    def test_its_gradient_reaches_the_actors_memory_and_no_head(self, arrangement):
+        policy = make_policy(**ARRANGEMENTS[arrangement], grounding_coef=1.0)
+        obs, actions, starts = windows()
+        policy.evaluate_sequences(obs, actions, None, starts)
+        policy.auxiliary_loss().backward()
+        reached = {
+            name.split(".")[0] for name, part in policy.named_parameters()
+            if part.grad is not None and part.grad.any()
+        }  # fmt: skip
+        # A Dict of vectors has an extractor without weights.
+        assert reached == {"lstm_actor", "grounding_net"}
+
+    @pytest.mark.parametrize("strategy", [{}, {"sequence_length": 8, "burn_in": 4}])
+    def test_training_makes_the_memory_tell_the_state_it_saw_before(self, strategy):
+        """The state stands in the first frame alone; the memory is to keep it."""
+
+        class Recall(FixedLengthEnv):
+            def reset(self, **kwargs):
+                obs, info = super().reset(**kwargs)
+                self.kept = obs["state"]
+                return {
+                    "observation": np.append(self.kept, np.float32(1)),
+                    "state": obs["state"],
+                }, info
+
+            def step(self, action):
+                _, *rest = super().step(action)
+                return {"observation": np.zeros(3, np.float32), "state": self.kept}, *rest
+
+        env = DummyVecEnv([lambda: Recall(8, observation_space=SPACE)] * 4)
+        model = make_model(
+            env=env, n_steps=32, batch_size=32, n_epochs=8, learning_rate=1e-2, **strategy,
+            policy_kwargs={"grounding_coef": 1.0, "lstm_hidden_size": 16},
+        )  # fmt: skip
+        first = []
+
+        def note(local: dict[str, Any], _: dict[str, Any]) -> bool:
+            told = model.logger.name_to_value.get("train/auxiliary_loss")
+            first.extend([told] if told is not None and not first else [])
+            return True
+
+        model.learn(32 * 4 * 12, callback=note)
+        assert model.logger.name_to_value["train/auxiliary_loss"] < 0.2 * first[0]
+
+    def test_without_it_nothing_is_logged_of_it(self):
+        model = make_model()
+        model.learn(WINDOW * 3)
+        assert "train/loss" in model.logger.name_to_value
+        assert "train/auxiliary_loss" not in model.logger.name_to_value
+
+    def test_its_weight_and_layer_come_back_from_a_file(self, tmp_path):
+        model = make_model(policy_kwargs={"grounding_coef": 0.5})
+        model.learn(WINDOW * 3)
+        model.save(tmp_path / "model")
+        loaded = RecurrentPPO.load(tmp_path / "model").policy
+        assert loaded.grounding_coef == 0.5
+        assert th.equal(loaded.grounding_net.weight, model.policy.grounding_net.weight)
+        model.policy.save(tmp_path / "policy")
+        assert AsymmetricLstmPolicy.load(tmp_path / "policy").grounding_coef == 0.5
+
+    def test_a_subclass_that_evaluates_windows_its_own_way_is_told(self):
+        class Own(AsymmetricLstmPolicy):
+            def evaluate_actions(self, *args: Any) -> Any:
+                return super().evaluate_actions(*args)
+
+        env = fixed_length_envs(5, observation_space=SPACE)
+        kwargs = {"grounding_coef": 0.5, "lstm_hidden_size": 8}
+        model = RecurrentPPO(Own, env, n_steps=8, batch_size=8, policy_kwargs=kwargs)
+        with pytest.raises(ValueError, match="must be 0 for a policy that .* as Own does, got 0.5"):
+            model.learn(8)
+
+    @pytest.mark.parametrize("coefficient", [-0.1, True, "1", float("nan"), float("inf"), None])
+    def test_weights_that_are_none_are_refused(self, coefficient):
+        with pytest.raises(ValueError, match="grounding_coef must be a number of at least 0, got"):
+            make_policy(grounding_coef=coefficient)
+
+    def test_images_are_not_to_be_told(self):
+        space = spaces.Dict({"gyro": VECTOR, "map": IMAGE})
+        with pytest.raises(ValueError, match=r"grounding_coef must be 0 where .* \['map'\] are"):
+            make_policy(space, critic_only=["map"], grounding_coef=0.1)
 
 
 class TestActingWithoutIt:
