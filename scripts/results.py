@@ -3,10 +3,10 @@
     python scripts/results.py run                 # everything; goes on where it was interrupted
     python scripts/results.py run cartpole        # one table of the plan
     python scripts/results.py run cartpole/masked # one comparison
-    python scripts/results.py page                # the tables of the page, from the CSV files
+    python scripts/results.py page                # the tables of the pages, from the CSV files
 
 Raw results, with models, go to results/TABLE/COMPARISON/; a line per run and thinned learning
-curves to docs/results/TABLE/COMPARISON/, which is what the page is made of.
+curves, as numbers and as a picture, to docs/results/TABLE/COMPARISON/, which the page is made of.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from thrust_pomdp.experiment.arms import ARM_LABELS, find_arm
 from thrust_pomdp.experiment.commands.options import cpus
 from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.report import write_csv
+from thrust_pomdp.experiment.report.figures import plot
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 from thrust_pomdp.experiment.statistics import estimate
@@ -34,7 +34,7 @@ from thrust_pomdp.reference.figures import stored_ladder
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PLAN = DOCS / "results" / "plan.yml"
-PAGE = DOCS / "results.md"
+PAGES = (DOCS / "results.md", ROOT / "README.md")
 
 #: Points that are kept of a learning curve.
 _POINTS = 60
@@ -42,7 +42,21 @@ _POINTS = 60
 #: How actions are chosen, by the column of summary.csv.
 _MODES = {"most_likely": "most likely", "sampled": "sampled"}
 
-_TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+#: Where a page has a table: its kind, its name.
+MARKS = re.compile(r"(<!-- (table|scores|training): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+#: What arms are called at the head of a column.
+_SHORT = {
+    "mlp": "memoryless PPO",
+    "mlp-prev-action": "last action only",
+    "frame-stack": "last frames",
+    "lstm": "LSTM",
+    "lstm-prev-action": "LSTM, last action",
+    "lstm-privileged": "LSTM, privileged critic",
+    "lstm-prev-action-privileged": "LSTM, last action, privileged critic",
+    "gru": "GRU",
+    "gru-prev-action": "GRU, last action",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,8 @@ class Comparison:
     :param env_kwargs: the environment's arguments
     :param n_timesteps: training budget; each recipe's own when None
     :param note: what sets it apart from others on the environment
+    :param goal: what this project asks of the best arm
+    :param published: what others report, by the arm that is like theirs
     """
 
     name: str
@@ -66,6 +82,8 @@ class Comparison:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     n_timesteps: int | None = None
     note: str = ""
+    goal: float | None = None
+    published: Mapping[str, str] = field(default_factory=dict)
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed."""
@@ -124,6 +142,7 @@ def run(wanted: Sequence[str], jobs: int) -> int:
         results = runner.run()
         if results:
             keep(results, comparison.folder)
+            plot(results, comparison.folder / "curves.png")
         missing += len(runner.failed())
     return missing
 
@@ -156,33 +175,90 @@ def keep(results: Sequence[RunResult], folder: Path) -> None:
 
 
 def write_page() -> None:
-    """Fill in the tables of the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), read_plan()), encoding="utf-8")
+    """Fill in the tables of the page and of the README."""
+    for path in PAGES:
+        path.write_text(filled(path.read_text(encoding="utf-8"), read_plan()), encoding="utf-8")
 
 
 def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
     """Return the page with each table as the CSV files have it."""
 
     def fill(match: re.Match[str]) -> str:
-        return match[1] + "\n".join(table(plan[match[2]])) + "\n" + match[3]
+        every = [comparison for table in plan.values() for comparison in table]
+        lines = _KINDS[match[2]](plan.get(match[3], every))
+        return match[1] + "\n".join(lines) + "\n" + match[4]
 
-    return _TABLE.sub(fill, page)
+    return MARKS.sub(fill, page)
 
 
 def table(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per arm of each comparison."""
     lines = [
         "| environment | arm | steps | seeds | IQM [95 % interval] | acting | lowest, highest seed "
-        "| without memory, with (ladder) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| goal | without memory, with (ladder) |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for comparison in comparisons:
         environment, ladder = title(comparison), ladder_of(comparison)
+        goal = "" if comparison.goal is None else f"{comparison.goal:g}"
         for arm in comparison.arms:
-            cells = _cells(comparison, arm)
-            lines.append(f"| {environment} | {ARM_LABELS.get(arm, arm)} | {cells} | {ladder} |")
-            environment = ladder = ""
+            name, cells = ARM_LABELS.get(arm, arm), _cells(comparison, arm)
+            lines.append(f"| {environment} | {name} | {cells} | {goal} | {ladder} |")
+            environment = ladder = goal = ""
     return lines
+
+
+def training(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a table in Markdown of what arms reach *while* training, beside what others report.
+
+    ``final`` and ``best`` are means of 100 training episodes, the last ones and the best window;
+    their means over the seeds.
+    """
+    lines = [
+        "| environment | arm | steps | seeds | final | best | published |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for comparison in comparisons:
+        environment = title(comparison)
+        for arm, published in comparison.published.items():
+            rows = rows_of(comparison, arm)
+            cells = [ARM_LABELS.get(arm, arm), "not run yet", "", "", ""]
+            if rows:
+                means = [
+                    fmean(float(row[key]) for row in rows) for key in ("steps", "final", "best")
+                ]
+                steps, final, best = means
+                cells[1:] = [thousands(steps), str(len(rows)), number(final), number(best)]
+            lines.append(f"| {environment} | {' | '.join(cells)} | {published} |")
+            environment = ""
+    return lines
+
+
+def scores(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a table in Markdown, a line per environment and a column per arm.
+
+    The best of a line is bold; the two ends of the ladder stand on the right.
+    """
+    arms = [arm for arm in _SHORT if any(arm in comparison.arms for comparison in comparisons)]
+    heads = ["environment", *(_SHORT[arm] for arm in arms), "ladder: without memory, with"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for comparison in comparisons:
+        found = {arm: score(comparison, arm) for arm in comparison.arms}
+        values = {arm: one.value for arm, one in found.items() if one is not None}
+        best = max(values, key=lambda arm: values[arm], default=None)
+        cells = [_value(values.get(arm), arm == best) for arm in arms]
+        lines.append(f"| {title(comparison)} | {' | '.join(cells)} | {ladder_of(comparison)} |")
+    return lines
+
+
+def _value(value: float | None, is_best: bool) -> str:
+    if value is None:
+        return ""
+    return f"**{number(value)}**" if is_best else number(value)
+
+
+#: What stands behind a mark in the pages.
+_KINDS = {"table": table, "scores": scores, "training": training}
 
 
 def title(comparison: Comparison) -> str:
@@ -201,20 +277,55 @@ def ladder_of(comparison: Comparison) -> str:
     return f"{number(means['memoryless'])}, {number(means['exact model'])}"
 
 
-def _cells(comparison: Comparison, arm: str) -> str:
-    rows = [row for row in read_summary(comparison.folder) if row["arm"] == arm]
+class Score(NamedTuple):
+    """What an arm reaches in a comparison, acting in the better of two ways.
+
+    :param value: interquartile mean over the seeds
+    :param ends: of its 95 % interval; None for one seed
+    :param mode: how actions are chosen
+    :param seeds: of each seed the mean over its evaluation
+    :param steps: of the training
+    """
+
+    value: float
+    ends: tuple[float, float] | None
+    mode: str
+    seeds: list[float]
+    steps: float
+
+
+def score(comparison: Comparison, arm: str) -> Score | None:
+    """Return what an arm reaches, None where nothing was run yet."""
+    rows = rows_of(comparison, arm)
     if not rows:
-        return "not run yet | | | | "
-    scores = {mode: np.array([float(row[mode]) for row in rows]) for mode in _MODES}
-    found = {mode: estimate([values]) for mode, values in scores.items()}
+        return None
+    of_mode = {mode: [float(row[mode]) for row in rows] for mode in _MODES}
+    found = {mode: estimate([values]) for mode, values in of_mode.items()}
     best = max(found, key=lambda mode: found[mode].value)
     value, ends = found[best]
+    return Score(value, ends, _MODES[best], of_mode[best], float(rows[0]["steps"]))
+
+
+def _cells(comparison: Comparison, arm: str) -> str:
+    found = score(comparison, arm)
+    if found is None:
+        return "not run yet | | | | "
+    ends = found.ends
     span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
-    lowest, highest = number(scores[best].min()), number(scores[best].max())
-    steps = f"{round(float(rows[0]['steps']) / 1000)}k"
     return (
-        f"{steps} | {len(rows)} | **{number(value)}**{span} | {_MODES[best]} | {lowest}, {highest}"
+        f"{thousands(found.steps)} | {len(found.seeds)} | **{number(found.value)}**{span} "
+        f"| {found.mode} | {number(min(found.seeds))}, {number(max(found.seeds))}"
     )
+
+
+def rows_of(comparison: Comparison, arm: str) -> list[dict[str, str]]:
+    """Return an arm's lines of ``summary.csv``, none where nothing was run yet."""
+    return [row for row in read_summary(comparison.folder) if row["arm"] == arm]
+
+
+def thousands(steps: float) -> str:
+    """Return steps in thousands."""
+    return f"{round(steps / 1000)}k"
 
 
 def read_summary(folder: Path) -> list[dict[str, str]]:
@@ -240,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running = commands.add_parser("run", help="train what is missing")
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
     running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
-    commands.add_parser("page", help="write the tables of docs/results.md")
+    commands.add_parser("page", help="write the tables of docs/results.md and README.md")
     args = parser.parse_args(arguments)
     if args.command == "page":
         write_page()

@@ -48,6 +48,7 @@ FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {
     "lstm": RecurrentPPO,
     "lstm-prev-action": RecurrentPPO,
+    "lstm-privileged": RecurrentPPO,
     "lstm-prev-action-privileged": RecurrentPPO,
     "gru": RecurrentPPO,
     "gru-prev-action": RecurrentPPO,
@@ -86,10 +87,12 @@ class TestArms:
         assert seen("frame-stack") == (16, [VecFrameStack, VecNormalizeVisible])
 
     @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:" + FLICKERING])
-    def test_a_privileged_critic_sees_the_state_in_training_alone(self, env_id):
-        one = RunSpec("lstm-prev-action-privileged", env_id, 0)
+    @pytest.mark.parametrize("arm", ["lstm-privileged", "lstm-prev-action-privileged"])
+    def test_a_privileged_critic_sees_the_state_in_training_alone(self, arm, env_id):
+        one = RunSpec(arm, env_id, 0)
         env = make_training_env(one)
-        assert layers(env)[1:] == [VecPrivilegedInfo, VecPreviousAction, VecNormalizeVisible]
+        of_actor = [VecPreviousAction] if "prev-action" in arm else []
+        assert layers(env)[1:] == [VecPrivilegedInfo, *of_actor, VecNormalizeVisible]
         model = make_model(one, env)
         assert type(model.policy) is AsymmetricLstmPolicy
         assert model.policy.critic_only == ("state",)

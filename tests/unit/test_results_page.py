@@ -22,13 +22,22 @@ def written(tmp_path: Path, *lines: str) -> results.Comparison:
     folder.mkdir(parents=True)
     head = "arm,seed,final,best,sampled,most_likely,steps,seconds"
     (folder / "summary.csv").write_text("\n".join([head, *lines]) + "\n")
-    return results.Comparison("table/one", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 4)
+    return results.Comparison(
+        "table/one", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 4,
+        goal=450, published={"lstm": "best 422", "mlp": "100"},
+    )  # fmt: skip
 
 
-def test_the_page_is_what_the_script_writes():
-    page = results.PAGE.read_text(encoding="utf-8")
-    assert "<!-- table: " in page
+@pytest.mark.parametrize("path", results.PAGES, ids=lambda path: path.name)
+def test_a_page_is_what_the_script_writes(path):
+    page = path.read_text(encoding="utf-8")
+    assert "<!-- end -->" in page
     assert results.filled(page, PLAN) == page
+
+
+def test_each_table_of_the_plan_is_on_a_page():
+    pages = "".join(path.read_text(encoding="utf-8") for path in results.PAGES)
+    assert {match[3] for match in results.MARKS.finditer(pages)} == PLAN.keys() | {"published"}
 
 
 @pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
@@ -56,12 +65,28 @@ def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, mon
     _, _, lstm, mlp = results.table([comparison])
     assert "| 50k | 4 | **350.0** [" in lstm
     assert "| most likely | 100.0, 500.0 |" in lstm
-    assert "51.1, 500.0" in lstm
+    assert "| 450 | 51.1, 500.0 |" in lstm
     assert "not run yet" in mlp
 
 
+def test_a_line_of_scores_has_each_arm_and_the_best_in_bold(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    comparison = written(tmp_path / "results", "lstm,0,1,1,10,300,50000,9", "mlp,0,1,1,40,20,9,9")
+    heads, _, line = results.scores([comparison])
+    assert heads.startswith("| environment | memoryless PPO | LSTM | ")
+    assert line == "| `MaskedCartPole-v0` | 40.0 | **300.0** | 51.1, 500.0 |"
+
+
+def test_a_line_of_training_has_means_over_the_seeds_and_what_others_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = ["lstm,0,100,200,1,1,50000,9", "lstm,1,300,300,1,1,50000,9"]
+    _, _, lstm, mlp = results.training([written(tmp_path / "results", *rows)])
+    assert lstm.endswith("| 50k | 2 | 200.0 | 250.0 | best 422 |")
+    assert mlp.endswith("| not run yet |  |  |  | 100 |")
+
+
 def test_names_that_are_none_are_refused():
-    assert [one.name for one in results.select(PLAN, ["hard/tmaze-10"])] == ["hard/tmaze-10"]
-    assert results.select(PLAN, ["hard"]) == PLAN["hard"]
-    with pytest.raises(ValueError, match="name must be one of .*hard/tmaze-10.*, got 'hard/x'"):
-        results.select(PLAN, ["hard/x"])
+    assert [one.name for one in results.select(PLAN, ["ids/tmaze-10"])] == ["ids/tmaze-10"]
+    assert results.select(PLAN, ["ids"]) == PLAN["ids"]
+    with pytest.raises(ValueError, match="name must be one of .*ids/tmaze-10.*, got 'ids/x'"):
+        results.select(PLAN, ["ids/x"])

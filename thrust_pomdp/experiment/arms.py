@@ -118,6 +118,8 @@ ARMS: dict[str, Arm] = {
         Arm("lstm", "LSTM (RecurrentPPO)", _OURS, recurrent=True, keys=_RECURRENT_KEYS),
         Arm("lstm-prev-action", "LSTM and previous action", _OURS, recurrent=True,
             previous_action=True, keys=_RECURRENT_KEYS),
+        Arm("lstm-privileged", "LSTM, critic sees the state", _OURS, recurrent=True,
+            privileged=True, recipes_of="lstm-prev-action-privileged", keys=_RECURRENT_KEYS),
         Arm("lstm-prev-action-privileged", "LSTM, previous action, critic sees the state", _OURS,
             recurrent=True, previous_action=True, privileged=True, keys=_RECURRENT_KEYS),
         Arm("gru", "GRU (RecurrentPPO)", _OURS, recurrent=True, rnn_class="nn.GRU",

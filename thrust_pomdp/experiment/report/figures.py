@@ -38,6 +38,7 @@ _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 
 #: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
 _VARIANTS = {
+    "lstm-privileged": ("lstm", _DASHES[1]),
     "lstm-prev-action-privileged": ("lstm-prev-action", _DASHES[1]),
     "gru": ("lstm", _DASHES[2]),
     "gru-prev-action": ("lstm-prev-action", _DASHES[2]),

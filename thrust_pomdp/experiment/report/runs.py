@@ -32,6 +32,7 @@ _MEMORY: dict[str, Memory] = {
     "lstm": "recurrent",
     "mlp": "none",
     "lstm-prev-action": "recurrent",
+    "lstm-privileged": "recurrent",
     "lstm-prev-action-privileged": "recurrent",
     "mlp-prev-action": "previous action",
     "frame-stack": "frames",
