@@ -1,8 +1,9 @@
 """The project's own results: train what docs/results/plan.yml lists, and write docs/results.md.
 
     python scripts/results.py run                 # everything; goes on where it was interrupted
-    python scripts/results.py run cartpole        # one table of the plan
-    python scripts/results.py run cartpole/masked # one comparison
+    python scripts/results.py run ids             # one table of the plan
+    python scripts/results.py run ids/masked      # one comparison
+    python scripts/results.py run ids --arms lstm # some arms first
     python scripts/results.py page                # the tables of the pages, from the CSV files
 
 Raw results, with models, go to results/TABLE/COMPARISON/; a line per run and thinned learning
@@ -52,10 +53,10 @@ _SHORT = {
     "frame-stack": "last frames",
     "lstm": "LSTM",
     "lstm-prev-action": "LSTM, last action",
-    "lstm-privileged": "LSTM, privileged critic",
-    "lstm-prev-action-privileged": "LSTM, last action, privileged critic",
     "gru": "GRU",
     "gru-prev-action": "GRU, last action",
+    "lstm-privileged": "LSTM, grounded",
+    "lstm-prev-action-privileged": "LSTM, last action, grounded",
 }
 
 
@@ -130,15 +131,21 @@ def _comparison(name: str, values: Mapping[str, Any]) -> Comparison:
     return Comparison(**{**values, "name": name, "arms": {a: c or {} for a, c in arms.items()}})
 
 
-def run(wanted: Sequence[str], jobs: int) -> int:
+def run(wanted: Sequence[str], jobs: int, arms: Sequence[str] = ()) -> int:
     """Train what is missing of the comparisons wanted, all where none is named.
 
+    :param wanted: tables or comparisons
+    :param jobs: runs at the same time
+    :param arms: to train, all where none is named; results of others that are there are kept
     :return: how many runs have no result
     """
     missing = 0
     for comparison in select(read_plan(), wanted):
         print(f"== {comparison.name}", flush=True)
-        runner = Runner(comparison.specs(), ROOT / "results" / comparison.name, jobs=jobs)
+        folder = ROOT / "results" / comparison.name
+        there = {path.stem for path in folder.glob("runs/*.json")}
+        specs = [s for s in comparison.specs() if not arms or s.arm in arms or s.name in there]
+        runner = Runner(specs, folder, jobs=jobs)
         results = runner.run()
         if results:
             keep(results, comparison.folder)
@@ -237,17 +244,24 @@ def training(comparisons: Sequence[Comparison]) -> list[str]:
 def scores(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per environment and a column per arm.
 
-    The best of a line is bold; the two ends of the ladder stand on the right.
+    The best of a line is bold; the two ends of the ladder stand on the right. What was not run
+    yet is left out.
     """
-    arms = [arm for arm in _SHORT if any(arm in comparison.arms for comparison in comparisons)]
+    found = {
+        comparison.name: {
+            arm: one.value for arm in comparison.arms if (one := score(comparison, arm)) is not None
+        }
+        for comparison in comparisons
+    }
+    arms = [arm for arm in _SHORT if any(arm in values for values in found.values())]
     heads = ["environment", *(_SHORT[arm] for arm in arms), "ladder: without memory, with"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for comparison in comparisons:
-        found = {arm: score(comparison, arm) for arm in comparison.arms}
-        values = {arm: one.value for arm, one in found.items() if one is not None}
-        best = max(values, key=lambda arm: values[arm], default=None)
-        cells = [_value(values.get(arm), arm == best) for arm in arms]
-        lines.append(f"| {title(comparison)} | {' | '.join(cells)} | {ladder_of(comparison)} |")
+        values = found[comparison.name]
+        if values:
+            best = max(values, key=lambda arm: values[arm])
+            cells = [_value(values.get(arm), arm == best) for arm in arms]
+            lines.append(f"| {title(comparison)} | {' | '.join(cells)} | {ladder_of(comparison)} |")
     return lines
 
 
@@ -350,13 +364,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="train what is missing")
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
+    running.add_argument("--arms", nargs="+", default=[], help="these arms alone")
     running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
     commands.add_parser("page", help="write the tables of docs/results.md and README.md")
     args = parser.parse_args(arguments)
     if args.command == "page":
         write_page()
         return 0
-    return 1 if run(args.names, args.jobs) else 0
+    return 1 if run(args.names, args.jobs, args.arms) else 0
 
 
 if __name__ == "__main__":
