@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from thrust_pomdp.experiment.arms import ARM_LABELS, find_arm
@@ -35,7 +35,7 @@ from thrust_pomdp.reference.figures import stored_ladder
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PLAN = DOCS / "results" / "plan.yml"
-PAGES = (DOCS / "results.md", ROOT / "README.md")
+PAGES = (DOCS / "results.md", DOCS / "ablations.md", ROOT / "README.md")
 
 #: Points that are kept of a learning curve.
 _POINTS = 60
@@ -44,7 +44,9 @@ _POINTS = 60
 _MODES = {"most_likely": "most likely", "sampled": "sampled"}
 
 #: Where a page has a table: its kind, its name.
-MARKS = re.compile(r"(<!-- (table|scores|training): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(
+    r"(<!-- (table|scores|variants|training): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 #: What arms are called at the head of a column.
 _SHORT = {
@@ -215,6 +217,24 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     return lines
 
 
+def variants(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a table in Markdown, a line per comparison, which is of one arm."""
+    lines = [
+        "| environment | variant | steps | seeds | IQM [95 % interval] | acting "
+        "| lowest, highest seed | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    shown = ""
+    for comparison in comparisons:
+        (arm,) = comparison.arms
+        seconds = [float(row["seconds"]) for row in rows_of(comparison, arm)]
+        environment = "" if comparison.env == shown else f"`{comparison.env}`"
+        shown = comparison.env
+        took = f"{median(seconds):.0f}" if seconds else ""
+        lines.append(f"| {environment} | {comparison.note} | {_cells(comparison, arm)} | {took} |")
+    return lines
+
+
 def training(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown of what arms reach *while* training, beside what others report.
 
@@ -272,7 +292,7 @@ def _value(value: float | None, is_best: bool) -> str:
 
 
 #: What stands behind a mark in the pages.
-_KINDS = {"table": table, "scores": scores, "training": training}
+_KINDS = {"table": table, "scores": scores, "variants": variants, "training": training}
 
 
 def title(comparison: Comparison) -> str:
@@ -366,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
     running.add_argument("--arms", nargs="+", default=[], help="these arms alone")
     running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
-    commands.add_parser("page", help="write the tables of docs/results.md and README.md")
+    commands.add_parser("page", help="write the tables of the pages")
     args = parser.parse_args(arguments)
     if args.command == "page":
         write_page()
