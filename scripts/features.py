@@ -79,6 +79,10 @@ FEATURES: dict[str, tuple[Callable[[], VecEnv], dict[str, Any]]] = {
     "previous action": (seen(previous_action=True), {}),
     "previous action and reward": (seen(previous_action=True, previous_reward=True), {}),
     "privileged critic, beside the memory": (privileged, {"policy": "AsymmetricLstmPolicy"}),
+    "the same, grounded": (
+        privileged,
+        {"policy": "AsymmetricLstmPolicy", **with_policy(grounding_coef=0.5)},
+    ),
     "action masks": (masked, {"cls": MaskableRecurrentPPO}),
     **{
         f"sequence_length={length}{name}": (seen(), {"sequence_length": length, **more})

@@ -93,8 +93,9 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
         self.critic_only = keys
         self.grounding_coef = grounding_coef
         self._grounding_loss: th.Tensor | None = None
-        # Needed while the base class makes the heads, before it knows of LSTMs.
-        self._critic_reads_memory = bool(
+        #: Whether the critic's head reads what the actor remembers, beside its keys. Needed while
+        #: the base class makes the heads, before it knows of LSTMs.
+        self.critic_reads_memory = bool(
             kwargs.get("shared_lstm") or kwargs.get("shared_lstm_critic_gradient")
         )
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
@@ -125,7 +126,7 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         """Create the critic's extractor, then the heads."""
         assert isinstance(self.observation_space, spaces.Dict)
-        keys = self.critic_only if self._critic_reads_memory else tuple(self.observation_space)
+        keys = self.critic_only if self.critic_reads_memory else tuple(self.observation_space)
         self.share_features_extractor = False
         self.vf_features_extractor = self._extractor_of(keys)
         super()._build(lr_schedule)
@@ -133,7 +134,7 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     def _build_mlp_extractor(self) -> None:
         """Create the heads; beside the actor's memory the critic's has room for its keys."""
         super()._build_mlp_extractor()
-        if self._critic_reads_memory:
+        if self.critic_reads_memory:
             width = self.lstm_output_dim + int(self.vf_features_extractor.features_dim)
             wider = MlpExtractor(
                 width,
@@ -192,13 +193,13 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     def _critic_memory(self, memory_pi: th.Tensor, vf_features: th.Tensor) -> th.Tensor:
         """Return what a critic without an LSTM of its own reads."""
         memory = super()._critic_memory(memory_pi, vf_features)
-        return th.cat((memory, vf_features), dim=1) if self._critic_reads_memory else memory
+        return th.cat((memory, vf_features), dim=1) if self.critic_reads_memory else memory
 
     def predict_values(  # type: ignore[override]
         self, obs: PyTorchObs, lstm_states: LSTMState, episode_starts: th.Tensor
     ) -> th.Tensor:
         """Return the values of the observations, all keys of them, ``[n_envs, 1]``."""
-        if not self._critic_reads_memory:
+        if not self.critic_reads_memory:
             return super().predict_values(obs, lstm_states, episode_starts)
         pi_features, vf_features = self._both_features(obs)
         memory, _ = self._process_sequence(

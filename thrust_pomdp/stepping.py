@@ -13,10 +13,15 @@ from typing import Any
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
+from stable_baselines3.common.torch_layers import (
+    CombinedExtractor,
+    FlattenExtractor,
+    MlpExtractor,
+)
 from torch import nn
 from torch.nn.functional import layer_norm, linear
 
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, KeysExtractor
 from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
@@ -24,7 +29,7 @@ from thrust_pomdp.distributions import (
 )
 from thrust_pomdp.encoder import Encoder
 from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
-from thrust_pomdp.policies import RecurrentActorCriticPolicy
+from thrust_pomdp.policies import RecurrentActorCriticPolicy, unchanged
 from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
@@ -32,6 +37,9 @@ Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tens
 
 #: (features, states, starts) -> (output, states)
 Cell = Callable[[th.Tensor, LSTMState, th.Tensor], tuple[th.Tensor, LSTMState]]
+
+#: observations -> (what the actor's memory reads, what the critic's does)
+Features = Callable[[Any], tuple[th.Tensor, th.Tensor]]
 
 #: (what the actor remembers, what the critic does) -> (actions, values, log-probabilities)
 Heads = Callable[[th.Tensor, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor]]
@@ -55,8 +63,8 @@ _METHODS = (
 def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> Step:
     """Return the fastest way to call ``policy.forward`` for one step on many environments.
 
-    Prepared for vector observations, Discrete and Box actions and one recurrent layer; anything
-    else is left to ``policy.forward`` itself.
+    Prepared for vector observations (also the vectors of an asymmetric policy's keys), Discrete
+    and Box actions and one recurrent layer; anything else is left to ``policy.forward`` itself.
 
     :param policy: must not be replaced or moved while the step is in use; its weights may change
         in place
@@ -65,7 +73,8 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
     if not is_common(policy):
         return policy
     extractor, critic = policy.mlp_extractor, policy.critic
-    encoder = _encoder(policy.features_extractor)
+    features = _make_features(policy)
+    beside_memory = isinstance(policy, AsymmetricLstmPolicy) and policy.critic_reads_memory
     pi_cell = _make_cell(policy.lstm_actor)
     vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
     pi_head, vf_head = _layers(extractor.policy_net), _layers(extractor.value_net)
@@ -73,20 +82,20 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
     action_shape = (-1, *(policy.action_space.shape or ()))
 
     def step(
-        obs: th.Tensor, states: RNNStates, episode_starts: th.Tensor
+        obs: Any, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
-        features = obs.float().flatten(1)
-        if encoder is not None:
-            features = encoder(features)
+        pi_features, vf_features = features(obs)
         pi_states, vf_states = states
         starts = episode_starts if episode_starts.dtype is th.bool else episode_starts != 0
-        memory_pi, pi_states = pi_cell(features, pi_states, starts)
+        memory_pi, pi_states = pi_cell(pi_features, pi_states, starts)
         if vf_cell is not None:
-            memory_vf, vf_states = vf_cell(features, vf_states, starts)
+            memory_vf, vf_states = vf_cell(vf_features, vf_states, starts)
         else:
             memory_vf, vf_states = memory_pi, pi_states
             if critic is not None:
-                memory_vf = critic(features)
+                memory_vf = critic(vf_features)
+            elif beside_memory:
+                memory_vf = th.cat((memory_pi, vf_features), dim=1)
         if vf_head is not None:
             memory_vf = vf_head(memory_vf)
         if pi_head is not None:
@@ -95,6 +104,34 @@ def make_step(policy: RecurrentActorCriticPolicy, act: Heads | None = None) -> S
         return actions.reshape(action_shape), values, log_prob, RNNStates(pi_states, vf_states)
 
     return step
+
+
+def _make_features(policy: RecurrentActorCriticPolicy) -> Features:
+    """Return what makes features of observations."""
+    if isinstance(policy, AsymmetricLstmPolicy):
+        pi, vf = map(_make_extractor, (policy.features_extractor, policy.vf_features_extractor))
+        return lambda obs: (pi(obs), vf(obs))
+    encoder = _encoder(policy.features_extractor)
+
+    def both(obs: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        features = obs.float().flatten(1)
+        if encoder is not None:
+            features = encoder(features)
+        return features, features
+
+    return both
+
+
+def _make_extractor(extractor: nn.Module) -> Callable[[dict[str, th.Tensor]], th.Tensor]:
+    """Return what makes features of some keys of Dict observations."""
+    keys, encoder = _keys_of(extractor), _encoder(extractor)
+    assert keys is not None
+
+    def extract(obs: dict[str, th.Tensor]) -> th.Tensor:
+        features = th.cat([obs[key].float().flatten(1) for key in keys], dim=1)
+        return features if encoder is None else encoder(features)
+
+    return extract
 
 
 def _make_cell(rnn: nn.RNNBase) -> Cell:
@@ -129,13 +166,8 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
 
 def is_common(policy: RecurrentActorCriticPolicy) -> bool:
     """Tell whether the step of this policy can be prepared."""
-    space = policy.observation_space
     return (
-        policy._unchanged(*_METHODS)
-        and isinstance(space, spaces.Box)
-        and not is_image_space(space)
-        and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
-        and policy.share_features_extractor
+        (_reads_vector(policy) or _reads_vectors_by_key(policy))
         and isinstance(
             policy.action_dist, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)
         )
@@ -148,6 +180,41 @@ def is_common(policy: RecurrentActorCriticPolicy) -> bool:
             module._forward_hooks or module._forward_pre_hooks for module in policy.modules()
         )
     )
+
+
+def _reads_vector(policy: RecurrentActorCriticPolicy) -> bool:
+    """Tell whether actor and critic have the same features of a vector."""
+    return (
+        policy._unchanged(*_METHODS)
+        and _is_vector(policy.observation_space)
+        and type(_before_encoder(policy.features_extractor)) is FlattenExtractor
+        and policy.share_features_extractor
+    )
+
+
+def _reads_vectors_by_key(policy: RecurrentActorCriticPolicy) -> bool:
+    """Tell whether actor and critic have features of vectors in a Dict, each of keys of its own."""
+    if not isinstance(policy, AsymmetricLstmPolicy) or not unchanged(
+        policy, _METHODS, AsymmetricLstmPolicy
+    ):
+        return False
+    extractors = (policy.features_extractor, policy.vf_features_extractor)
+    return all(_keys_of(extractor) is not None for extractor in extractors)
+
+
+def _keys_of(extractor: nn.Module) -> list[str] | None:
+    """Return the keys whose vectors an extractor puts side by side, None if it does more."""
+    extractor = _before_encoder(extractor)
+    if type(extractor) is not KeysExtractor or type(extractor.inner) is not CombinedExtractor:
+        return None
+    of_key, space = extractor.inner.extractors, extractor.inner._observation_space
+    assert isinstance(space, spaces.Dict)
+    is_plain = all(type(of_key[key]) is nn.Flatten and _is_vector(space[key]) for key in of_key)
+    return list(of_key) if is_plain else None
+
+
+def _is_vector(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and not is_image_space(space)
 
 
 def _before_encoder(extractor: nn.Module) -> nn.Module:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import MlpExtractor
+from stable_baselines3.common.torch_layers import CombinedExtractor, MlpExtractor
 
+from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
 from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
 from thrust_pomdp.stepping import make_step
@@ -107,6 +108,78 @@ def test_weights_that_change_in_place_are_followed():
     after = outputs(step, policy)
     assert not th.equal(before[1], after[1])
     assert_same(after, outputs(policy, policy))
+
+
+class TestAsymmetric:
+    """A critic that sees more: each has features of its own keys."""
+
+    SPACE = spaces.Dict(
+        {
+            "gyro": VECTOR,
+            "state": spaces.Box(-1, 1, (2, 2), np.float64),
+            "wheels": spaces.Box(-9, 9, (2,), np.int32),
+        }
+    )
+    ARRANGEMENTS = {
+        "separate": {},
+        "beside the actor's memory": {"shared_lstm": True, "enable_critic_lstm": False},
+        "beside it, both gradients": {"shared_lstm_critic_gradient": True},
+        "critic without memory": {"enable_critic_lstm": False},
+        "GRUs, encoder, layer norm": {
+            "rnn_class": th.nn.GRU,
+            "layer_norm": True,
+            "net_arch": {"encoder": [6], "pi": [5], "vf": [5]},
+        },
+        "several keys": {"critic_only": ("state", "wheels"), "shared_lstm_critic_gradient": True},
+    }
+
+    @classmethod
+    def outputs(cls, step, policy):
+        th.manual_seed(5)
+        generator = th.Generator().manual_seed(1)
+        states, given = policy.zero_states(4), []
+        with th.no_grad():
+            for number in range(6):
+                obs = {
+                    key: (3 * th.randn(4, *space.shape, generator=generator)).to(
+                        getattr(th, space.dtype.name)
+                    )
+                    for key, space in cls.SPACE.items()
+                }
+                starts = th.tensor([number == 0, number == 2, False, number in (2, 3)])
+                actions, values, log_prob, states = step(obs, states, starts)
+                given += [actions, values, log_prob, *states.pi, *states.vf]
+        return given
+
+    @pytest.mark.parametrize("actions", ACTIONS)
+    @pytest.mark.parametrize("case", ARRANGEMENTS)
+    def test_gives_what_forward_gives(self, case, actions):
+        policy = make(self.SPACE, ACTIONS[actions], AsymmetricLstmPolicy, **self.ARRANGEMENTS[case])
+        step = make_step(policy)
+        assert step is not policy
+        assert_same(self.outputs(step, policy), self.outputs(policy, policy))
+
+    @pytest.mark.parametrize(
+        "part", [spaces.Discrete(4), spaces.Box(0, 255, (1, 36, 36), np.uint8)]
+    )
+    def test_keys_that_are_no_vectors_are_left_to_forward(self, part):
+        for key in ("gyro", "state"):
+            space = spaces.Dict({**self.SPACE.spaces, key: part})
+            policy = make(space, cls=AsymmetricLstmPolicy)
+            assert make_step(policy) is policy
+
+    def test_so_are_policies_and_extractors_of_a_users_own(self):
+        class Mine(AsymmetricLstmPolicy):
+            def _critic_memory(self, memory_pi, vf_features):
+                return super()._critic_memory(memory_pi, vf_features)
+
+        class Extractor(CombinedExtractor):
+            pass
+
+        own = {"features_extractor_class": Extractor}
+        for cls, kwargs in ((Mine, {}), (AsymmetricLstmPolicy, own)):
+            policy = make(self.SPACE, cls=cls, **kwargs)
+            assert make_step(policy) is policy
 
 
 class TestLeftToForward:
