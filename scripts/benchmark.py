@@ -38,9 +38,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 import thrust_pomdp
 from thrust_pomdp.envs import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
-from thrust_pomdp.memory import memory_sequences
-from thrust_pomdp.sequences import ResetLayout
-from thrust_pomdp.vec_env import GymnasiumVecEnv
+from thrust_pomdp.recurrent.memory import memory_sequences
+from thrust_pomdp.recurrent.sequences import ResetLayout
+from thrust_pomdp.vec.env import GymnasiumVecEnv
 
 LENGTHS = (20, 100, 500)
 THREADS = (1, 2)

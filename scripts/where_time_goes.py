@@ -18,9 +18,9 @@ import torch as th
 from benchmark import SETTINGS, Setting, make_model, one_window
 
 from thrust_pomdp import ppo
-from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.losses import ppo_losses
-from thrust_pomdp.memory import memory_sequences
+from thrust_pomdp.recurrent.compiled import load_kernels
+from thrust_pomdp.recurrent.memory import memory_sequences
 
 REPEATS = 60
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from thrust_pomdp.buffers import SequenceBatch
 from thrust_pomdp.ppo import RecurrentPPO
-from thrust_pomdp.sequences import ResetLayout
+from thrust_pomdp.recurrent.sequences import ResetLayout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 

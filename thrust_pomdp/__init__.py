@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         RecurrentActorCriticPolicy,
     )
     from thrust_pomdp.ppo import RecurrentPPO
-    from thrust_pomdp.sequences import RNNStates
-    from thrust_pomdp.vec_env import GymnasiumVecEnv
-    from thrust_pomdp.vec_making import make_vec_env
-    from thrust_pomdp.vec_normalize import VecNormalizeVisible
-    from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
-    from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
+    from thrust_pomdp.recurrent.sequences import RNNStates
+    from thrust_pomdp.vec.env import GymnasiumVecEnv
+    from thrust_pomdp.vec.making import make_vec_env
+    from thrust_pomdp.vec.normalize import VecNormalizeVisible
+    from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
+    from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
         ExposeObservation,
@@ -57,7 +57,7 @@ _LAZY = {
     "ElementDropoutObservation": "wrappers",
     "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
-    "GymnasiumVecEnv": "vec_env",
+    "GymnasiumVecEnv": "vec.env",
     "MaskObservation": "wrappers",
     "MaskableCnnLstmPolicy": "maskable",
     "MaskableMlpLstmPolicy": "maskable",
@@ -68,22 +68,22 @@ _LAZY = {
     "NormalizeVisibleObservation": "wrappers",
     "PreviousActionObservation": "wrappers",
     "PreviousRewardObservation": "wrappers",
-    "RNNStates": "sequences",
+    "RNNStates": "recurrent.sequences",
     "RecurrentActorCriticPolicy": "policies",
     "RecurrentDictRolloutBuffer": "buffers",
     "RecurrentPPO": "ppo",
     "RecurrentRolloutBuffer": "buffers",
     "StatefulActor": "acting",
     "Trace": "inside",
-    "VecNormalizeVisible": "vec_normalize",
-    "VecPreviousAction": "vec_previous",
-    "VecPreviousReward": "vec_previous",
-    "VecPrivilegedInfo": "vec_privileged",
-    "VecUnprivileged": "vec_privileged",
+    "VecNormalizeVisible": "vec.normalize",
+    "VecPreviousAction": "vec.previous",
+    "VecPreviousReward": "vec.previous",
+    "VecPrivilegedInfo": "vec.privileged",
+    "VecUnprivileged": "vec.privileged",
     "from_sb3_contrib": "interop",
     "longest_burst": "inside_figure",
     "look_inside": "inside",
-    "make_vec_env": "vec_making",
+    "make_vec_env": "vec.making",
     "plot_burst": "inside_figure",
     "to_sb3_contrib": "interop",
 }

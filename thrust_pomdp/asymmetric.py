@@ -24,7 +24,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
-from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates
+from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, RNNStates
 
 #: What only the critic sees, unless said otherwise: the key of ``VecPrivilegedInfo``.
 CRITIC_ONLY = ("state",)

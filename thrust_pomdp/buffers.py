@@ -9,7 +9,7 @@ Storage is SB3's, ``[n_steps, n_envs, ...]``; batches are environment-major, ``[
     ...                         env2:  step0 step1 ... step(n-1)
 
 A minibatch is a set of whole rows on the right, so it needs neither padding nor masks.
-:mod:`thrust_pomdp.subsequences` cuts the rows on request.
+:mod:`thrust_pomdp.recurrent.subsequences` cuts the rows on request.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.observations import map_obs
-from thrust_pomdp.sequences import ResetLayout, RNNStates
-from thrust_pomdp.subsequences import BurnIn, StatesAfter, Subsequences
+from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
+from thrust_pomdp.recurrent.subsequences import BurnIn, StatesAfter, Subsequences
 
 Array = NDArray[Any]
 
@@ -160,7 +160,7 @@ class _SequenceStorage:
         self._generator = np.random.default_rng(seed)
 
     def cut_windows(self, sequence_length: int, burn_in: int = 0) -> None:
-        """Hand out subsequences from now on: see :mod:`thrust_pomdp.subsequences`.
+        """Hand out subsequences from now on: see :mod:`thrust_pomdp.recurrent.subsequences`.
 
         Each ``add`` must then be given the states. They are stored where subsequences start only.
 

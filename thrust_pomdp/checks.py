@@ -20,7 +20,7 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
+from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
 
 #: What SB3 can act in, and turn into features, alone or as values of a Dict.
 _SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

@@ -19,8 +19,8 @@ from torch.distributions import Normal
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import RNNStates
-from thrust_pomdp.vec_previous import layers, original_rewards
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.vec.previous import layers, original_rewards
 from thrust_pomdp.visible import key_flags
 
 Array = NDArray[Any]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch as th
 
 from thrust_pomdp.buffers import SequenceBatch
-from thrust_pomdp.compiled import CategoricalPPOLoss, kernels_for
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
+from thrust_pomdp.recurrent.compiled import CategoricalPPOLoss, kernels_for
 
 
 class Losses(NamedTuple):

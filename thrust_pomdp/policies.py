@@ -38,10 +38,16 @@ from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
-from thrust_pomdp.encoder import Encoder, NetArch, split_net_arch
-from thrust_pomdp.memory import MEMORIES, memory_sequences, memory_step
 from thrust_pomdp.observations import check_finite_obs, map_obs
-from thrust_pomdp.sequences import LSTMState, ResetLayout, RNNStates, as_windows, check_windows
+from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
+from thrust_pomdp.recurrent.memory import MEMORIES, memory_sequences, memory_step
+from thrust_pomdp.recurrent.sequences import (
+    LSTMState,
+    ResetLayout,
+    RNNStates,
+    as_windows,
+    check_windows,
+)
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10

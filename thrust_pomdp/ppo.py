@@ -72,11 +72,11 @@ from thrust_pomdp.policies import (
     MultiInputLstmPolicy,
     RecurrentActorCriticPolicy,
 )
-from thrust_pomdp.sequences import RNNStates
-from thrust_pomdp.step_infos import StepInfos
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.stored_states import minibatches
+from thrust_pomdp.recurrent.subsequences import check_subsequences
 from thrust_pomdp.stepping import Step, make_step
-from thrust_pomdp.stored_states import minibatches
-from thrust_pomdp.subsequences import check_subsequences
+from thrust_pomdp.vec.step_infos import StepInfos
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 

@@ -29,9 +29,9 @@ from stable_baselines3.common.vec_env import (
 
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.observations import check_shapes, map_obs
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
-from thrust_pomdp.vec_previous import VecPrevious, layers
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo, VecUnprivileged
+from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.previous import VecPrevious, layers
+from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import OBSERVATION, Encoding, append
 from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding

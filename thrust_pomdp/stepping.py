@@ -22,15 +22,15 @@ from torch import nn
 from torch.nn.functional import layer_norm, linear
 
 from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, KeysExtractor
-from thrust_pomdp.compiled import CompiledCategoricalHeads, kernels_for
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
-from thrust_pomdp.encoder import Encoder
-from thrust_pomdp.memory import MEMORIES, memory_of, memory_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy, unchanged
-from thrust_pomdp.sequences import LSTMState, RNNStates, layer_weights
+from thrust_pomdp.recurrent.compiled import CompiledCategoricalHeads, kernels_for
+from thrust_pomdp.recurrent.encoder import Encoder
+from thrust_pomdp.recurrent.memory import MEMORIES, memory_of, memory_step
+from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]

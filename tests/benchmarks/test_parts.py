@@ -33,8 +33,8 @@ from thrust_pomdp import (
     make_vec_env,
     wrappers,
 )
-from thrust_pomdp.memory import memory_sequences
-from thrust_pomdp.sequences import ResetLayout
+from thrust_pomdp.recurrent.memory import memory_sequences
+from thrust_pomdp.recurrent.sequences import ResetLayout
 from thrust_pomdp.stepping import make_step
 from thrust_pomdp.wrappers import vector
 

@@ -15,7 +15,7 @@ from thrust_pomdp.buffers import (
     RecurrentRolloutBuffer,
     sequences_per_minibatch,
 )
-from thrust_pomdp.sequences import RNNStates
+from thrust_pomdp.recurrent.sequences import RNNStates
 
 OBS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ACTIONS = spaces.Discrete(1000)

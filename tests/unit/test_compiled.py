@@ -15,16 +15,17 @@ import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
-from thrust_pomdp import RecurrentPPO, compiled, jit, losses, memory
-from thrust_pomdp.compiled import (
+from thrust_pomdp import RecurrentPPO, losses
+from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.recurrent import compiled, jit, memory
+from thrust_pomdp.recurrent.compiled import (
     CategoricalPPOLoss,
     CompiledCategoricalHeads,
     kernels_for,
     load_kernels,
 )
-from thrust_pomdp.distributions import PlainCategoricalDistribution
-from thrust_pomdp.memory import memory_of, memory_sequences, memory_step
-from thrust_pomdp.sequences import ResetLayout
+from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.recurrent.sequences import ResetLayout
 from thrust_pomdp.stepping import make_step
 
 kernels = load_kernels()
@@ -271,7 +272,7 @@ class TestThreads:
     def test_the_main_thread_may_end_while_a_model_trains(self):
         program = """
 import threading, numpy as np, torch as th
-from thrust_pomdp import compiled, memory, sequences
+from thrust_pomdp.recurrent import compiled, memory, sequences
 compiled._WORK_PER_THREAD = 1
 th.get_num_threads = lambda: 2
 main = threading.current_thread()

@@ -42,7 +42,7 @@ from thrust_pomdp.experiment.training import algorithm_arguments, make_model, ma
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec_previous import VecPreviousAction
+from thrust_pomdp.vec.previous import VecPreviousAction
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {

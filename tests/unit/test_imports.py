@@ -111,7 +111,7 @@ class TestExamples:
             "envs.tmaze_vector",
             "wrappers.blanking",
             "wrappers.normalize",
-            "vec_normalize",
+            "vec.normalize",
         ],
     )
     def test_the_examples_in_the_docstrings_run(self, module: str) -> None:

@@ -32,7 +32,7 @@ from thrust_pomdp import (
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
 from thrust_pomdp.inside_figure import Burst
-from thrust_pomdp.sequences import RNNStates
+from thrust_pomdp.recurrent.sequences import RNNStates
 
 ROOT = Path(__file__).parents[2]
 FLICKERING = "FlickeringCartPole-v0"

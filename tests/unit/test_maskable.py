@@ -28,7 +28,6 @@ from thrust_pomdp import (
     VecNormalizeVisible,
     VecPreviousAction,
 )
-from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.maskable.policies import (
     MaskableAsymmetricLstmPolicy,
     MaskableCnnLstmPolicy,
@@ -37,6 +36,7 @@ from thrust_pomdp.maskable.policies import (
 )
 from thrust_pomdp.maskable.stepping import make_masked_step
 from thrust_pomdp.policies import MlpLstmPolicy
+from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.stepping import make_step
 
 WINDOW = 16

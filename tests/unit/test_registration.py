@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
 from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.vec.normalize import VecNormalizeVisible
 
 BURST_4 = {"flicker_prob": 0.5, "burst_len": 4}
 

@@ -36,8 +36,8 @@ from thrust_pomdp import (
     make_vec_env,
     seeing,
 )
-from thrust_pomdp.vec_making import layered
-from thrust_pomdp.vec_previous import layers
+from thrust_pomdp.vec.making import layered
+from thrust_pomdp.vec.previous import layers
 
 FLICKERING = "FlickeringCartPole-v0"
 SMALL = {"lstm_hidden_size": 8}

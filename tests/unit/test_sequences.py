@@ -7,9 +7,9 @@ import pytest
 import torch as th
 from torch import nn
 
-from thrust_pomdp.memory import memory_of, memory_sequences, memory_step
-from thrust_pomdp.segments import Segments
-from thrust_pomdp.sequences import ResetLayout, zero_states
+from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.recurrent.segments import Segments
+from thrust_pomdp.recurrent.sequences import ResetLayout, zero_states
 
 N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
 

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import CombinedExtractor, MlpExtractor
 
 from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
-from thrust_pomdp.compiled import load_kernels
 from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
+from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.stepping import make_step
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -18,9 +18,9 @@ from thrust_pomdp import (
     stored_states,
 )
 from thrust_pomdp.losses import ppo_losses
-from thrust_pomdp.sequences import RNNStates
-from thrust_pomdp.stored_states import burned_in, states_after
-from thrust_pomdp.subsequences import Subsequences
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.stored_states import burned_in, states_after
+from thrust_pomdp.recurrent.subsequences import Subsequences
 
 WINDOW = 16
 ARRANGEMENTS = {

@@ -12,8 +12,8 @@ from thrust_pomdp.buffers import (
     RecurrentRolloutBuffer,
     SequenceBatch,
 )
-from thrust_pomdp.sequences import RNNStates
-from thrust_pomdp.subsequences import (
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.subsequences import (
     Subsequences,
     check_subsequences,
     combine_states,

@@ -23,10 +23,10 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 import thrust_pomdp
-from thrust_pomdp.step_infos import StepInfos, copy_rows, info_rows
-from thrust_pomdp.vec_env import GymnasiumVecEnv
-from thrust_pomdp.vec_making import make_vec_env
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
+from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.making import make_vec_env
+from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.step_infos import StepInfos, copy_rows, info_rows
 
 IDS = [
     "MaskedCartPole-v0",

@@ -15,7 +15,7 @@ from thrust_pomdp import (
     VecPreviousReward,
     make_vec_env,
 )
-from thrust_pomdp.vec_previous import layers
+from thrust_pomdp.vec.previous import layers
 
 FLICKERING = "FlickeringCartPole-v0"
 ALL = [VecFrameStack, VecPreviousReward, VecPreviousAction, VecNormalizeVisible]

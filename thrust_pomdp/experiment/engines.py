@@ -35,7 +35,7 @@ _ONE_THREAD = dict.fromkeys(
 
 #: What a run loads, which takes longer than many a run: torch's optimisers load the compiler they
 #: do not use, too.
-_PRELOADED = ("thrust_pomdp.experiment.training", "torch._dynamo", "thrust_pomdp.kernels")
+_PRELOADED = ("thrust_pomdp.experiment.training", "torch._dynamo", "thrust_pomdp.recurrent.kernels")
 
 
 class Task(Protocol):

@@ -21,9 +21,9 @@ from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.seeing import layer_of
-from thrust_pomdp.vec_making import layered, make_vec_env
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo
+from thrust_pomdp.vec.making import layered, make_vec_env
+from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.privileged import VecPrivilegedInfo
 
 #: Steps that any evaluation episode may take; more where the whole training had more.
 _LONG_EPISODE = 100_000

@@ -24,7 +24,7 @@ from thrust_pomdp.interop import from_sb3_contrib
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.reference import Controller, controllers
 from thrust_pomdp.seeing import load_normalizer
-from thrust_pomdp.vec_making import layered
+from thrust_pomdp.vec.making import layered
 
 Env = gym.Env[Any, Any]
 Info = dict[str, Any]

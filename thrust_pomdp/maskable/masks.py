@@ -20,7 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from thrust_pomdp.vec_env import ACTION_MASKS
+from thrust_pomdp.vec.env import ACTION_MASKS
 
 Masks = NDArray[np.bool_]
 

@@ -23,7 +23,7 @@ from thrust_pomdp.policies import (
     RecurrentMultiInputActorCriticPolicy,
     unchanged,
 )
-from thrust_pomdp.sequences import ResetLayout, RNNStates
+from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
 
 
 class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):

@@ -35,7 +35,7 @@ from thrust_pomdp.maskable.stepping import make_masked_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.stepping import Step, make_step
-from thrust_pomdp.vec_env import ACTION_MASKS
+from thrust_pomdp.vec.env import ACTION_MASKS
 
 SelfMaskableRecurrentPPO = TypeVar("SelfMaskableRecurrentPPO", bound="MaskableRecurrentPPO")
 

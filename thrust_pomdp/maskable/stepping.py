@@ -10,11 +10,11 @@ import torch as th
 from torch import nn
 from torch.nn.functional import linear
 
-from thrust_pomdp.compiled import CompiledCategoricalHeads, check_shapes, kernels_for
 from thrust_pomdp.maskable.distributions import MaskableCategoricalDistribution
 from thrust_pomdp.maskable.masks import Masks
 from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
-from thrust_pomdp.sequences import RNNStates
+from thrust_pomdp.recurrent.compiled import CompiledCategoricalHeads, check_shapes, kernels_for
+from thrust_pomdp.recurrent.sequences import RNNStates
 from thrust_pomdp.stepping import Heads, Step, is_common, make_step
 
 #: () -> the masks of the coming step, ``[n_envs, width]``, checked

@@ -16,8 +16,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
-from thrust_pomdp.step_infos import Infos, StepInfos
-from thrust_pomdp.vec_previous import layers
+from thrust_pomdp.vec.previous import layers
+from thrust_pomdp.vec.step_infos import Infos, StepInfos
 from thrust_pomdp.visible import update
 from thrust_pomdp.wrappers.appending import OBSERVATION
 

@@ -1,14 +1,14 @@
 """The loops over time of recurrent layers: LSTM, GRU and plain RNN, compiled by Numba.
 
 What they compute is torch's. LSTM gates come in torch's order: input, forget, cell, output. For
-how the loops are written see :mod:`thrust_pomdp.kernels`, through which to import them.
+how the loops are written see :mod:`thrust_pomdp.recurrent.kernels`, through which to import them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from thrust_pomdp.jit import compile_loop as _compile
+from thrust_pomdp.recurrent.jit import compile_loop as _compile
 
 _f32 = np.float32
 

@@ -16,8 +16,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from thrust_pomdp.buffers import RecurrentRolloutBuffer, SequenceBatch
 from thrust_pomdp.observations import map_obs
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.sequences import RNNStates
-from thrust_pomdp.subsequences import combine_states
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.subsequences import combine_states
 
 
 def minibatches(

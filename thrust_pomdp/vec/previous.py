@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from thrust_pomdp.vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.wrappers import PreviousActionObservation, PreviousRewardObservation
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import Appender, Encoding
@@ -26,7 +26,7 @@ class VecPrevious(VecEnvWrapper):
     episode starts with has zeros. ``info["blanked"]`` goes on telling of the sensors; where it
     names single components it gets an entry of False for each number appended (and the infos of
     the step are then built, which otherwise wait until someone looks at them). Attributes of what
-    is inside, such as ``blanked`` of a :class:`~thrust_pomdp.vec_env.GymnasiumVecEnv`, are found
+    is inside, such as ``blanked`` of a :class:`~thrust_pomdp.vec.env.GymnasiumVecEnv`, are found
     from here and tell of the observation inside.
 
     :param venv: the vectorised environment

@@ -1,6 +1,6 @@
 """Run an LSTM over whole windows in which episodes end: exact, and one dense call per layer.
 
-This is what :mod:`thrust_pomdp.memory` does where the compiled loops cannot work.
+This is what :mod:`thrust_pomdp.recurrent.memory` does where the compiled loops cannot work.
 
 A window of one environment holds several episodes, so the memory must become zero in the middle of
 the sequence. Calling the LSTM step by step and zeroing the state is right and slow. Here every
@@ -30,8 +30,8 @@ import torch as th
 from numpy.typing import NDArray
 from torch import nn
 
-from thrust_pomdp.compiled import load_kernels
-from thrust_pomdp.segments import Segments
+from thrust_pomdp.recurrent.compiled import load_kernels
+from thrust_pomdp.recurrent.segments import Segments
 
 #: The parts of a state, each ``[n_layers, n_seq, hidden]``: hidden and cell state of an LSTM, the
 #: hidden state alone of a GRU or a plain RNN.

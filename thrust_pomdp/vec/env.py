@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-from thrust_pomdp.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
+from thrust_pomdp.vec.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 
 Flags = NDArray[np.bool_]
 
@@ -38,7 +38,7 @@ class GymnasiumVecEnv(VecEnv):
     and options are used at the next reset only.
 
     Nothing is done per environment on a step where none ended: the infos are built when someone
-    looks at them (:class:`~thrust_pomdp.step_infos.StepInfos`).
+    looks at them (:class:`~thrust_pomdp.vec.step_infos.StepInfos`).
 
     >>> import gymnasium as gym, thrust_pomdp
     >>> envs = gym.make_vec("FlickeringCartPole-v0", 2, autoreset_mode="SameStep")

@@ -14,7 +14,7 @@ import numpy as np
 import torch as th
 from torch.autograd.function import once_differentiable
 
-from thrust_pomdp.compiled import check_shapes, over_rows
+from thrust_pomdp.recurrent.compiled import check_shapes, over_rows
 
 
 class LSTMRows(th.autograd.Function):

@@ -29,7 +29,7 @@ import torch as th
 
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.observations import map_obs
-from thrust_pomdp.sequences import ResetLayout, RNNStates
+from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
 
 if TYPE_CHECKING:
     from thrust_pomdp.buffers import SequenceBatch

@@ -14,9 +14,9 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.vec_env import GymnasiumVecEnv
-from thrust_pomdp.vec_normalize import VecNormalizeVisible
-from thrust_pomdp.vec_previous import VecPreviousAction, VecPreviousReward
+from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
 
 
 def make_vec_env(

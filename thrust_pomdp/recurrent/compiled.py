@@ -1,8 +1,9 @@
-"""The compiled loops of :mod:`thrust_pomdp.kernels` as torch operations, where they can be used.
+"""The compiled loops as torch operations, where they can be used.
 
-They need Numba (the ``fast`` extra) and float32 tensors on the CPU. Everywhere else, and without
-Numba, the callers' own torch operations compute the same numbers to rounding. The recurrent layers
-are in :mod:`thrust_pomdp.compiled_memory`.
+The loops of :mod:`thrust_pomdp.recurrent.kernels` need Numba (the ``fast`` extra) and float32
+tensors on the CPU. Everywhere else, and without Numba, the callers' own torch operations compute
+the same numbers to rounding. The recurrent layers are in
+:mod:`thrust_pomdp.recurrent.compiled_memory`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def load_kernels() -> ModuleType | None:
         return None
     if numba.config.DISABLE_JIT:  # as plain Python the loops would be hundreds of times slower
         return None
-    return importlib.import_module("thrust_pomdp.kernels")
+    return importlib.import_module("thrust_pomdp.recurrent.kernels")
 
 
 def kernels_for(*tensors: th.Tensor) -> ModuleType | None:

@@ -16,9 +16,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from thrust_pomdp.arguments import check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
-from thrust_pomdp.vec_env import GymnasiumVecEnv
-from thrust_pomdp.vec_previous import previous_inside
-from thrust_pomdp.vec_privileged import VecPrivilegedInfo, layers_like
+from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.previous import previous_inside
+from thrust_pomdp.vec.privileged import VecPrivilegedInfo, layers_like
 from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
 from thrust_pomdp.wrappers.previous import wrong_order
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch as th
 from torch import nn
 
-from thrust_pomdp.compiled import kernels_for
-from thrust_pomdp.compiled_memory import (
+from thrust_pomdp.recurrent.compiled import kernels_for
+from thrust_pomdp.recurrent.compiled_memory import (
     CompiledCell,
     GRURows,
     LSTMRows,
@@ -26,7 +26,7 @@ from thrust_pomdp.compiled_memory import (
     gru_weights,
     transposed_weights,
 )
-from thrust_pomdp.sequences import (
+from thrust_pomdp.recurrent.sequences import (
     LSTMState,
     ResetLayout,
     dropout,

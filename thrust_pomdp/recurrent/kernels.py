@@ -2,16 +2,16 @@
 
 Nothing here knows of torch, policies or buffers: plain loops on float32 arrays. They are written
 for the compiler's vectoriser: inner loops run over contiguous memory and contain arithmetic only.
-Import this file through :func:`thrust_pomdp.compiled.load_kernels`, since Numba is optional. Those
-of recurrent layers are in :mod:`thrust_pomdp.kernels_memory`.
+Import this file through :func:`thrust_pomdp.recurrent.compiled.load_kernels`, since Numba is
+optional. Those of recurrent layers are in :mod:`thrust_pomdp.recurrent.kernels_memory`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from thrust_pomdp import kernels_memory as memory
-from thrust_pomdp.jit import compile_loop as _compile
+from thrust_pomdp.recurrent import kernels_memory as memory
+from thrust_pomdp.recurrent.jit import compile_loop as _compile
 
 __all__ = ["categorical_heads", "categorical_ppo", "memory"]
 

@@ -1,0 +1,1 @@
+"""Vectorised environments for Stable-Baselines3, and what agents see of them."""
