@@ -365,7 +365,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def summary(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
-    """The README's table: ratios of steps per second, geometric mean over the episode lengths."""
+    """The table of docs/performance.md: ratios, geometric mean over the episode lengths."""
     lines = [
         "| setting | against | goal | ratio | by episode length | collecting | training |",
         "|---|---|---|---|---|---|---|",

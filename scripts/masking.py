@@ -166,21 +166,25 @@ def print_ladders(ladders: dict[str, list[Rung]]) -> None:
 
 
 def trained() -> dict[str, dict[str, list[float]]]:
-    """Return the arms' figures by integrator, one per seed, each in its own better way to act.
+    """Return the arms' figures by integrator, one per seed, each arm in its better way to act.
 
     An LSTM acts by its most likely action, a memoryless policy is better off sampling.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for integrator, path in TRAINED.items():
         with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                best = max(float(row["sampled"]), float(row["most_likely"]))
-                found.setdefault(integrator, {}).setdefault(row["arm"], []).append(best)
+            rows = list(csv.DictReader(file))
+        for arm in dict.fromkeys(row["arm"] for row in rows):
+            of_mode = [
+                [float(row[mode]) for row in rows if row["arm"] == arm]
+                for mode in ("sampled", "most_likely")
+            ]
+            found.setdefault(integrator, {})[arm] = max(of_mode, key=sum)
     return found
 
 
 def print_trained(results: dict[str, dict[str, list[float]]]) -> None:
-    print("\nTrained (better of sampled and most likely actions, each seed):")
+    print("\nTrained (each arm by sampled or most likely actions, whichever is better for it):")
     for integrator, arms in results.items():
         for arm, means in arms.items():
             each = ", ".join(f"{mean:.1f}" for mean in means)

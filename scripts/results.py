@@ -1,13 +1,13 @@
-"""The project's own results: train what docs/results/plan.yml lists, and write docs/results.md.
+"""The project's own results: train what docs/results/plan.yml lists, and write the pages' tables.
 
     python scripts/results.py run                 # everything; goes on where it was interrupted
     python scripts/results.py run ids             # one table of the plan
     python scripts/results.py run ids/masked      # one comparison
     python scripts/results.py run ids --arms lstm # some arms first
-    python scripts/results.py page                # the tables of the pages, from the CSV files
+    python scripts/results.py page                # tables (docs, README) and pictures, from the CSV
 
 Raw results, with models, go to results/TABLE/COMPARISON/; a line per run and thinned learning
-curves, as numbers and as a picture, to docs/results/TABLE/COMPARISON/, which the page is made of.
+curves to docs/results/TABLE/COMPARISON/. Tables and pictures are made of the latter alone.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _POINTS = 60
 #: How actions are chosen, by the column of summary.csv.
 _MODES = {"most_likely": "most likely", "sampled": "sampled"}
 
+#: The name of the table with all of which others report figures.
+_PUBLISHED = "published"
+
 #: Where a page has a table: its kind, its name.
 MARKS = re.compile(
     r"(<!-- (table|scores|variants|training): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -51,14 +54,14 @@ MARKS = re.compile(
 #: What arms are called at the head of a column.
 _SHORT = {
     "mlp": "memoryless PPO",
-    "mlp-prev-action": "last action only",
-    "frame-stack": "last frames",
+    "mlp-prev-action": "previous action only",
+    "frame-stack": "last few frames",
     "lstm": "LSTM",
-    "lstm-prev-action": "LSTM, last action",
+    "lstm-prev-action": "LSTM, previous action",
     "gru": "GRU",
-    "gru-prev-action": "GRU, last action",
-    "lstm-privileged": "LSTM, grounded",
-    "lstm-prev-action-privileged": "LSTM, last action, grounded",
+    "gru-prev-action": "GRU, previous action",
+    "lstm-privileged": "LSTM, privileged critic",
+    "lstm-prev-action-privileged": "LSTM, previous action, privileged critic",
 }
 
 
@@ -106,10 +109,14 @@ class Comparison:
         ]
 
     def _recipe(self, arm: str) -> Recipe:
-        changes = self.arms[arm]
+        changes = dict(self.arms[arm])
         if "n_timesteps" in changes:
             return Recipe.from_mapping(find_arm(arm), changes)
-        return recipe_for(arm, self.env).with_changes(find_arm(arm), changes)
+        packaged = recipe_for(arm, self.env)
+        if "policy_kwargs" in changes:  # what is not named stays as the recipe has it
+            kept = packaged.as_mapping().get("policy_kwargs") or {}
+            changes["policy_kwargs"] = {**kept, **changes["policy_kwargs"]}
+        return packaged.with_changes(find_arm(arm), changes)
 
     @property
     def folder(self) -> Path:
@@ -130,7 +137,10 @@ def _comparison(name: str, values: Mapping[str, Any]) -> Comparison:
     arms = values["arms"]
     if not isinstance(arms, Mapping):
         arms = {arm: {} for arm in arms}
-    return Comparison(**{**values, "name": name, "arms": {a: c or {} for a, c in arms.items()}})
+    found = Comparison(**{**values, "name": name, "arms": {a: c or {} for a, c in arms.items()}})
+    if not found.published.keys() <= found.arms.keys():
+        raise ValueError(f"{name}: published must be of its arms {list(arms)}")
+    return found
 
 
 def run(wanted: Sequence[str], jobs: int, arms: Sequence[str] = ()) -> int:
@@ -138,20 +148,25 @@ def run(wanted: Sequence[str], jobs: int, arms: Sequence[str] = ()) -> int:
 
     :param wanted: tables or comparisons
     :param jobs: runs at the same time
-    :param arms: to train, all where none is named; results of others that are there are kept
+    :param arms: to train, all where none is named; what is committed of others stays
     :return: how many runs have no result
+    :raises ValueError: for an arm that none of the comparisons has
     """
     missing = 0
-    for comparison in select(read_plan(), wanted):
+    comparisons = select(read_plan(), wanted)
+    for arm in arms:
+        if all(arm not in comparison.arms for comparison in comparisons):
+            known = dict.fromkeys(arm for comparison in comparisons for arm in comparison.arms)
+            raise ValueError(f"arms must be of {', '.join(known)}, got {arm!r}")
+    for comparison in comparisons:
+        specs = [spec for spec in comparison.specs() if not arms or spec.arm in arms]
+        if not specs:
+            continue
         print(f"== {comparison.name}", flush=True)
-        folder = ROOT / "results" / comparison.name
-        there = {path.stem for path in folder.glob("runs/*.json")}
-        specs = [s for s in comparison.specs() if not arms or s.arm in arms or s.name in there]
-        runner = Runner(specs, folder, jobs=jobs)
+        runner = Runner(specs, ROOT / "results" / comparison.name, jobs=jobs)
         results = runner.run()
         if results:
-            keep(results, comparison.folder)
-            plot(results, comparison.folder / "curves.png")
+            keep(results, comparison)
         missing += len(runner.failed())
     return missing
 
@@ -171,30 +186,60 @@ def select(plan: Mapping[str, list[Comparison]], wanted: Sequence[str]) -> list[
     return [one for one in every if one.name in wanted or one.name.split("/")[0] in wanted]
 
 
-def keep(results: Sequence[RunResult], folder: Path) -> None:
-    """Write the CSV files that are committed."""
-    folder.mkdir(parents=True, exist_ok=True)
+def keep(results: Sequence[RunResult], comparison: Comparison) -> None:
+    """Write the CSV files that are committed; lines of other runs stay."""
     for result in results:
         stride = -(-len(result.curve) // _POINTS)
         result.curve = result.curve[::-1][::stride][::-1]  # the last point stays
-    write_csv(results, folder)
+    of_run = {(run.spec["arm"], run.spec["seed"]): run for run in [*kept(comparison), *results]}
+    comparison.folder.mkdir(parents=True, exist_ok=True)
+    write_csv([of_run[key] for key in sorted(of_run)], comparison.folder)
+
+
+def kept(comparison: Comparison) -> list[RunResult]:
+    """Return the runs of a comparison as the CSV files have them."""
+    curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for line in lines_of(comparison.folder / "curves.csv"):
+        point = int(line["timesteps"]), float(line["mean_return"])
+        curves.setdefault((line["arm"], line["seed"]), []).append(point)
+    spec = {"env_id": comparison.env, "env_kwargs": dict(comparison.env_kwargs)}
+    return [
+        RunResult(
+            spec={**spec, "arm": line["arm"], "seed": int(line["seed"])},
+            final=float(line["final"]),
+            best=float(line["best"]),
+            deterministic=[float(line["most_likely"])],
+            stochastic=[float(line["sampled"])],
+            timesteps=int(line["steps"]),
+            seconds=float(line["seconds"]),
+            curve=curves[line["arm"], line["seed"]],
+        )
+        for line in read_summary(comparison.folder)
+    ]
 
 
 # ------------------------------------------------------------------ the page
 
 
 def write_page() -> None:
-    """Fill in the tables of the page and of the README."""
+    """Fill in the tables of the pages, and draw the learning curves."""
+    plan = read_plan()
     for path in PAGES:
-        path.write_text(filled(path.read_text(encoding="utf-8"), read_plan()), encoding="utf-8")
+        path.write_text(filled(path.read_text(encoding="utf-8"), plan), encoding="utf-8")
+    for comparison in (one for table in plan.values() for one in table):
+        if runs := kept(comparison):
+            plot(runs, comparison.folder / "curves.png")
 
 
 def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
     """Return the page with each table as the CSV files have it."""
 
     def fill(match: re.Match[str]) -> str:
-        every = [comparison for table in plan.values() for comparison in table]
-        lines = _KINDS[match[2]](plan.get(match[3], every))
+        if match[3] == _PUBLISHED:
+            chosen = [one for table in plan.values() for one in table if one.published]
+        else:
+            chosen = plan[match[3]]
+        lines = _KINDS[match[2]](chosen)
         return match[1] + "\n".join(lines) + "\n" + match[4]
 
     return MARKS.sub(fill, page)
@@ -204,17 +249,27 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per arm of each comparison."""
     lines = [
         "| environment | arm | steps | seeds | IQM [95 % interval] | acting | lowest, highest seed "
-        "| goal | without memory, with (ladder) |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| without memory, with (ladder) |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for comparison in comparisons:
-        environment, ladder = title(comparison), ladder_of(comparison)
-        goal = "" if comparison.goal is None else f"{comparison.goal:g}"
+        environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
         for arm in comparison.arms:
             name, cells = ARM_LABELS.get(arm, arm), _cells(comparison, arm)
-            lines.append(f"| {environment} | {name} | {cells} | {goal} | {ladder} |")
-            environment = ladder = goal = ""
+            lines.append(f"| {environment} | {name} | {cells} | {ladder} |")
+            environment = ladder = ""
     return lines
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return a comparison's goal, and whether the best arm reaches it; nothing without a goal."""
+    if comparison.goal is None:
+        return ""
+    goal = f"<br>goal {number(comparison.goal)}"
+    found = [one.value for arm in comparison.arms if (one := score(comparison, arm)) is not None]
+    if not found:
+        return goal
+    return f"{goal}: " + ("reached" if max(found) >= comparison.goal else "**missed**")
 
 
 def variants(comparisons: Sequence[Comparison]) -> list[str]:
@@ -273,8 +328,9 @@ def scores(comparisons: Sequence[Comparison]) -> list[str]:
         }
         for comparison in comparisons
     }
-    arms = [arm for arm in _SHORT if any(arm in values for values in found.values())]
-    heads = ["environment", *(_SHORT[arm] for arm in arms), "ladder: without memory, with"]
+    met = dict.fromkeys(arm for values in found.values() for arm in values)
+    arms = [arm for arm in _SHORT if arm in met] + [arm for arm in met if arm not in _SHORT]
+    heads = ["environment", *(_SHORT.get(arm, arm) for arm in arms), "ladder: without memory, with"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for comparison in comparisons:
         values = found[comparison.name]
@@ -364,7 +420,11 @@ def thousands(steps: float) -> str:
 
 def read_summary(folder: Path) -> list[dict[str, str]]:
     """Return the lines of ``summary.csv``, none where nothing was run yet."""
-    path = folder / "summary.csv"
+    return lines_of(folder / "summary.csv")
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """Return the lines of a CSV file, none where there is none."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -373,7 +433,7 @@ def read_summary(folder: Path) -> list[dict[str, str]]:
 
 def number(value: float) -> str:
     """Return a score: steps with a digit, returns of at most 1 with three."""
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+    return f"{value:.1f}" if abs(value) > 1 else f"{value:.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

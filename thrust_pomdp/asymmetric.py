@@ -23,6 +23,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtr
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from thrust_pomdp.arguments import check_number
 from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
 from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, RNNStates
 
@@ -160,10 +161,14 @@ class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     ) -> tuple[th.Tensor, th.Tensor]:
         """Run the memory over whole windows, and see how well the actor's tells the state."""
         memory_pi, memory_vf = super()._window_memories(obs, initial_state, layout)
-        if self.grounding_coef and th.is_grad_enabled():
+        if self.grounding_coef:
             error = self.grounding_net(memory_pi) - self._told(obs)
             self._grounding_loss = self.grounding_coef * error.square().mean()
         return memory_pi, memory_vf
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the loss of the windows evaluated last: no copy can be made of a graph."""
+        return {**vars(self), "_grounding_loss": None}
 
     def _told(self, obs: Any) -> th.Tensor:
         """Return the critic's keys of whole windows side by side, a row a step."""
@@ -281,10 +286,9 @@ def check_grounding(coefficient: Any, space: Any, keys: Sequence[str]) -> None:
     :param keys: that only the critic sees
     :raises ValueError: if it is no number of at least 0, or there are images to tell
     """
-    is_number = isinstance(coefficient, (int, float)) and not isinstance(coefficient, bool)
-    if not is_number or not 0 <= coefficient < math.inf:
+    if not 0 <= check_number("grounding_coef", coefficient) < math.inf:
         raise ValueError(f"grounding_coef must be a number of at least 0, got {coefficient!r}")
-    images = [key for key in keys if is_image_space(space[key])]
+    images = [key for key in keys if is_image_space(space[key], normalized_image=True)]
     if coefficient and images:
         raise ValueError(
             f"grounding_coef must be 0 where the critic's keys are images, as {images} are: a "

@@ -52,7 +52,7 @@ def ppo_losses(
         losses = _torch_losses(policy, batch, *coefficients)
     auxiliary = policy.auxiliary_loss()
     if auxiliary is None:
-        return losses
+        return losses._replace(auxiliary_loss=losses.loss.new_zeros(()))
     return losses._replace(loss=losses.loss + auxiliary, auxiliary_loss=auxiliary)
 
 

@@ -73,9 +73,9 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.recurrent.stored_states import minibatches
 from thrust_pomdp.recurrent.subsequences import check_subsequences
 from thrust_pomdp.stepping import Step, make_step
+from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.vec.step_infos import StepInfos
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")

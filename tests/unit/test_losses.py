@@ -21,11 +21,15 @@ class FixedOutputs:
             moved = tensor + 0.3 * th.randn(SHAPE, generator=generator, dtype=th.float64)
             return moved.requires_grad_()
 
+        self.auxiliary: th.Tensor | None = None
         self.values, self.log_prob = near(batch.old_values), near(batch.old_log_prob)
         self.entropy = near(th.ones(SHAPE, dtype=th.float64)) if closed_form else None
 
     def evaluate_sequences(self, *args):
         return self.values, self.log_prob, self.entropy
+
+    def auxiliary_loss(self):
+        return self.auxiliary
 
     def gradients(self, loss: th.Tensor) -> list[th.Tensor]:
         leaves = [self.log_prob, self.values]
@@ -86,7 +90,7 @@ def test_terms_and_gradients(batch, clip_range_vf, ent_coef, normalize_advantage
     policy = FixedOutputs(batch, closed_form)
     ours = ppo_losses(policy, batch, **settings)
     expected = definition(policy, batch, **settings)
-    for name, term, expected_term in zip(ours._fields, ours, expected, strict=True):
+    for name, term, expected_term in zip(ours._fields[:6], ours[:6], expected, strict=True):
         th.testing.assert_close(term.double(), expected_term, rtol=0, atol=1e-7, msg=name)
     for gradient, expected_gradient in zip(
         policy.gradients(ours.loss), policy.gradients(expected[0]), strict=True
@@ -119,3 +123,17 @@ def test_on_the_first_pass_the_ratio_is_one_and_nothing_is_clipped(batch):
     log_prob, values, _ = policy.gradients(ours.loss)
     th.testing.assert_close(log_prob, -batch.advantages / batch.advantages.numel())
     th.testing.assert_close(values, 2 * (batch.old_values - batch.returns) / values.numel())
+
+
+def test_what_a_policy_adds_is_in_the_loss_and_beside_the_other_terms(batch):
+    policy = FixedOutputs(batch, closed_form=True)
+    settings = {"clip_range": 0.2, "clip_range_vf": None, "ent_coef": 0.1, "vf_coef": 0.5}
+    plain = ppo_losses(policy, batch, normalize_advantage=True, **settings)
+    assert plain.auxiliary_loss == 0
+    assert plain.auxiliary_loss.dtype is th.float64  # and on the device of the others
+    policy.auxiliary = th.tensor(0.75, dtype=th.float64, requires_grad=True)
+    more = ppo_losses(policy, batch, normalize_advantage=True, **settings)
+    assert more.loss == plain.loss + 0.75
+    assert more[1:] == (*plain[1:6], policy.auxiliary)
+    more.loss.backward()
+    assert policy.auxiliary.grad == 1

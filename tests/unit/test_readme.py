@@ -31,3 +31,12 @@ def test_blocks_run_one_after_the_other(capsys):
                                             README.read_text()))  # fmt: skip
 def test_files_it_names_exist(name):
     assert (README.parent / name).exists()
+
+
+@pytest.mark.parametrize("page", [README, *README.parent.glob("docs/**/*.md")],
+                         ids=lambda page: str(page.relative_to(README.parent)))  # fmt: skip
+def test_files_that_pages_link_to_or_show_exist(page):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    for target in targets:
+        if "://" not in target:
+            assert (page.parent / target).exists(), target

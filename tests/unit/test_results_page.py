@@ -65,7 +65,7 @@ def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, mon
     _, _, lstm, mlp = results.table([comparison])
     assert "| 50k | 4 | **350.0** [" in lstm
     assert "| most likely | 100.0, 500.0 |" in lstm
-    assert "| 450 | 51.1, 500.0 |" in lstm
+    assert lstm.startswith("| `MaskedCartPole-v0`<br>goal 450.0: **missed** | LSTM")
     assert "not run yet" in mlp
 
 
@@ -83,6 +83,66 @@ def test_a_line_of_training_has_means_over_the_seeds_and_what_others_report(tmp_
     _, _, lstm, mlp = results.training([written(tmp_path / "results", *rows)])
     assert lstm.endswith("| 50k | 2 | 200.0 | 250.0 | best 422 |")
     assert mlp.endswith("| not run yet |  |  |  | 100 |")
+
+
+@pytest.mark.parametrize("env", ["masked", "flickering"])
+def test_variants_of_the_ablation_differ_in_what_their_names_say_alone(env):
+    of = {one.name: one.specs()[0].hyperparams for one in PLAN["ablations"] if env in one.name}
+    plain = of.pop(f"ablations/{env}-plain")
+    changed = {
+        "not-orthogonal": {"ortho_init": False},
+        "forget-bias": {"forget_bias": 1.0},
+        "layer-norm": {"layer_norm": True},
+        "encoder": {"net_arch": {"encoder": [64], "pi": [], "vf": []}},
+        "gru": {"rnn_class": "nn.GRU"},
+        "rnn": {"rnn_class": "nn.RNN"},
+    }
+    assert of.keys() == {f"ablations/{env}-{name}" for name in changed}
+    for name, change in changed.items():
+        expected = {**plain, "policy_kwargs": {**plain["policy_kwargs"], **change}}
+        assert of[f"ablations/{env}-{name}"] == expected
+
+
+def result(arm: str, seed: int, mean: float) -> results.RunResult:
+    spec = {"arm": arm, "seed": seed, "env_id": "MaskedCartPole-v0", "env_kwargs": {}}
+    curve = [(10 * (point + 1), mean) for point in range(200)]
+    return results.RunResult(spec, mean, mean, [mean], [mean - 1], 2000, 1.5, curve)
+
+
+def test_lines_of_runs_that_were_not_done_again_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    comparison = results.Comparison("one/two", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 11)
+    results.keep([result("mlp", 0, 40), result("lstm", 10, 90), result("lstm", 2, 80)], comparison)
+    results.keep([result("lstm", 2, 85), result("lstm", 3, 70)], comparison)
+    lines = results.read_summary(comparison.folder)
+    assert [(line["arm"], line["seed"], line["most_likely"]) for line in lines] == [
+        ("lstm", "2", "85.0"), ("lstm", "3", "70.0"), ("lstm", "10", "90.0"), ("mlp", "0", "40.0")
+    ]  # fmt: skip
+    curves = {run.spec["seed"]: run.curve for run in results.kept(comparison)}
+    assert all(len(curve) <= 60 and curve[-1][0] == 2000 for curve in curves.values())
+    assert curves[2][0][1] == 85
+
+
+def test_arms_are_trained_where_they_are_and_a_typo_is_refused(tmp_path, monkeypatch):
+    asked = []
+
+    class Recorded:
+        def __init__(self, specs, folder, jobs):
+            asked.append((folder.name, [spec.name for spec in specs]))
+
+        def run(self):
+            return []
+
+        def failed(self):
+            return []
+
+    monkeypatch.setattr(results, "Runner", Recorded)
+    assert results.run(["ids"], 1, ["gru"]) == 0
+    assert all(name.startswith("gru-seed") for _, names in asked for name in names)
+    assert "masked" in dict(asked)
+    assert "burst-L8" not in dict(asked)  # it has no such arm
+    with pytest.raises(ValueError, match="arms must be of mlp, .*, got 'grue'"):
+        results.run(["ids"], 1, ["grue"])
 
 
 def test_names_that_are_none_are_refused():

@@ -19,8 +19,8 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.losses import ppo_losses
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.recurrent.stored_states import burned_in, states_after
 from thrust_pomdp.recurrent.subsequences import Subsequences
+from thrust_pomdp.stored_states import burned_in, states_after
 
 WINDOW = 16
 ARRANGEMENTS = {

@@ -128,9 +128,12 @@ def suggest_from(trial: Trial, space: Space) -> dict[str, Any]:
 def _network(trial: Trial, arm: Arm, width: int) -> dict[str, Any]:
     if not arm.recurrent:
         return {"net_arch": [width, width]}
-    # Values of long bursts are not linear in what is remembered.
-    vf = [64, 64] if trial.suggest_categorical("critic_layers", [False, True]) else []
+    # Values of long bursts are not linear in what is remembered, nor any in a privileged state.
+    has_layers = arm.privileged or trial.suggest_categorical("critic_layers", [False, True])
+    vf = [64, 64] if has_layers else []
     network: dict[str, Any] = {"lstm_hidden_size": width, "net_arch": {"pi": [], "vf": vf}}
+    if arm.privileged:
+        network["grounding_coef"] = trial.suggest_float("grounding_coef", 0.1, 2.0, log=True)
     if arm.needs is None:  # ours
         network["shared_lstm_critic_gradient"] = True
     return network
