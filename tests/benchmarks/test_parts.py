@@ -210,6 +210,7 @@ class TestOptions:
 CRITICS = {
     "memory of its own": {},
     "beside the actor's memory": {"shared_lstm_critic_gradient": True},
+    "grounded": {"shared_lstm_critic_gradient": True, "grounding_coef": 0.5},
     "without memory": {"enable_critic_lstm": False},
 }
 
