@@ -227,7 +227,8 @@ def write_page() -> None:
     for path in PAGES:
         path.write_text(filled(path.read_text(encoding="utf-8"), plan), encoding="utf-8")
     for comparison in (one for table in plan.values() for one in table):
-        if runs := kept(comparison):
+        is_variant = comparison.note and len(comparison.arms) == 1
+        if not is_variant and (runs := kept(comparison)):
             plot(runs, comparison.folder / "curves.png")
 
 
@@ -246,19 +247,25 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
 
 
 def table(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return a table in Markdown, a line per arm of each comparison."""
+    """Return a table in Markdown, a line per arm of each comparison, and what is missing."""
     lines = [
         "| environment | arm | steps | seeds | IQM [95 % interval] | acting | lowest, highest seed "
         "| without memory, with (ladder) |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    missing = []
     for comparison in comparisons:
         environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
-        for arm in comparison.arms:
-            name, cells = ARM_LABELS.get(arm, arm), _cells(comparison, arm)
-            lines.append(f"| {environment} | {name} | {cells} | {ladder} |")
-            environment = ladder = ""
-    return lines
+        names = {arm: ARM_LABELS.get(arm, arm) for arm in comparison.arms}
+        for arm in names:
+            if rows_of(comparison, arm):
+                lines.append(
+                    f"| {environment} | {names[arm]} | {_cells(comparison, arm)} | {ladder} |"
+                )
+                environment = ladder = ""
+        if lacking := [names[arm] for arm in names if not rows_of(comparison, arm)]:
+            missing.append(f"* {title(comparison)}: {', '.join(lacking)}")
+    return [*lines, "", "Planned and not run yet:", "", *missing] if missing else lines
 
 
 def verdict(comparison: Comparison) -> str:
