@@ -361,6 +361,8 @@ _KINDS = {"table": table, "scores": scores, "variants": variants, "training": tr
 def title(comparison: Comparison) -> str:
     """Return what a comparison is called in a table."""
     details = [f"{name} {value}" for name, value in comparison.env_kwargs.items()]
+    if comparison.n_timesteps is not None:
+        details.append(f"{thousands(comparison.n_timesteps)} steps")
     details += [comparison.note] if comparison.note else []
     return f"`{comparison.env}`" + (f" ({', '.join(details)})" if details else "")
 
