@@ -256,14 +256,15 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     missing = []
     for comparison in comparisons:
         environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
-        names = {arm: ARM_LABELS.get(arm, arm) for arm in comparison.arms}
-        for arm in names:
-            if rows_of(comparison, arm):
-                lines.append(
-                    f"| {environment} | {names[arm]} | {_cells(comparison, arm)} | {ladder} |"
-                )
-                environment = ladder = ""
-        if lacking := [names[arm] for arm in names if not rows_of(comparison, arm)]:
+        lacking = []
+        for arm in comparison.arms:
+            name, found = ARM_LABELS.get(arm, arm), score(comparison, arm)
+            if found is None:
+                lacking.append(name)
+                continue
+            lines.append(f"| {environment} | {name} | {_cells(found)} | {ladder} |")
+            environment = ladder = ""
+        if lacking:
             missing.append(f"* {title(comparison)}: {', '.join(lacking)}")
     return [*lines, "", "Planned and not run yet:", "", *missing] if missing else lines
 
@@ -293,7 +294,9 @@ def variants(comparisons: Sequence[Comparison]) -> list[str]:
         environment = "" if comparison.env == shown else f"`{comparison.env}`"
         shown = comparison.env
         took = f"{median(seconds):.0f}" if seconds else ""
-        lines.append(f"| {environment} | {comparison.note} | {_cells(comparison, arm)} | {took} |")
+        found = score(comparison, arm)
+        cells = "not run yet | | | | " if found is None else _cells(found)
+        lines.append(f"| {environment} | {comparison.note} | {cells} | {took} |")
     return lines
 
 
@@ -405,10 +408,7 @@ def score(comparison: Comparison, arm: str) -> Score | None:
     return Score(value, ends, _MODES[best], of_mode[best], float(rows[0]["steps"]))
 
 
-def _cells(comparison: Comparison, arm: str) -> str:
-    found = score(comparison, arm)
-    if found is None:
-        return "not run yet | | | | "
+def _cells(found: Score) -> str:
     ends = found.ends
     span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
     return (

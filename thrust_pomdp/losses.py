@@ -24,6 +24,16 @@ class Losses(NamedTuple):
     auxiliary_loss: th.Tensor = th.zeros(())
 
 
+class Coefficients(NamedTuple):
+    """What weighs and clips the terms; :func:`ppo_losses` says what each is."""
+
+    clip_range: float
+    clip_range_vf: float | None
+    ent_coef: float
+    vf_coef: float
+    normalize_advantage: bool
+
+
 def ppo_losses(
     policy: RecurrentActorCriticPolicy,
     batch: SequenceBatch,
@@ -46,10 +56,10 @@ def ppo_losses(
     :param vf_coef: weight of the value loss
     :param normalize_advantage: normalise the minibatch's advantages
     """
-    coefficients = (clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage)
-    losses = _compiled_losses(policy, batch, *coefficients)
+    coefficients = Coefficients(clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage)
+    losses = _compiled_losses(policy, batch, coefficients)
     if losses is None:
-        losses = _torch_losses(policy, batch, *coefficients)
+        losses = _torch_losses(policy, batch, coefficients)
     auxiliary = policy.auxiliary_loss()
     if auxiliary is None:
         return losses._replace(auxiliary_loss=losses.loss.new_zeros(()))
@@ -57,15 +67,10 @@ def ppo_losses(
 
 
 def _torch_losses(
-    policy: RecurrentActorCriticPolicy,
-    batch: SequenceBatch,
-    clip_range: float,
-    clip_range_vf: float | None,
-    ent_coef: float,
-    vf_coef: float,
-    normalize_advantage: bool,
+    policy: RecurrentActorCriticPolicy, batch: SequenceBatch, coefficients: Coefficients
 ) -> Losses:
     """Compute the terms with torch's operations."""
+    clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage = coefficients
     values, log_prob, entropy = policy.evaluate_sequences(
         batch.observations, batch.actions, batch.initial_state, batch.layout
     )
@@ -94,13 +99,7 @@ def _torch_losses(
 
 
 def _compiled_losses(
-    policy: RecurrentActorCriticPolicy,
-    batch: SequenceBatch,
-    clip_range: float,
-    clip_range_vf: float | None,
-    ent_coef: float,
-    vf_coef: float,
-    normalize_advantage: bool,
+    policy: RecurrentActorCriticPolicy, batch: SequenceBatch, coefficients: Coefficients
 ) -> Losses | None:
     """Compute the same in one compiled loop over the steps, where there is one."""
     kernels = kernels_for(batch.advantages)
@@ -109,6 +108,7 @@ def _compiled_losses(
     outputs = policy.categorical_windows(batch.observations, batch.initial_state, batch.layout)
     if outputs is None:
         return None
+    clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage = coefficients
     steps = (batch.old_log_prob, batch.old_values, batch.advantages, batch.returns)
     terms = CategoricalPPOLoss.apply(  # type: ignore[no-untyped-call]
         kernels,
