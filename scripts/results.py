@@ -4,10 +4,12 @@
     python scripts/results.py run ids             # one table of the plan
     python scripts/results.py run ids/masked      # one comparison
     python scripts/results.py run ids --arms lstm # some arms first
+    python scripts/results.py play                # what was trained, in other environments
     python scripts/results.py page                # tables (docs, README) and pictures, from the CSV
 
 Raw results, with models, go to results/TABLE/COMPARISON/; a line per run and thinned learning
-curves to docs/results/TABLE/COMPARISON/. Tables and pictures are made of the latter alone.
+curves to docs/results/TABLE/COMPARISON/. Tables and pictures are made of the latter alone. What is
+played elsewhere (docs/results/grids.yml) goes to results/grids/ and docs/results/grids/ likewise.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +26,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from thrust_pomdp.experiment.arms import ARM_LABELS, find_arm
+from thrust_pomdp.experiment.commands import sweep
 from thrust_pomdp.experiment.commands.options import cpus
 from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.report import write_csv
@@ -35,6 +39,7 @@ from thrust_pomdp.reference.figures import stored_ladder
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PLAN = DOCS / "results" / "plan.yml"
+GRIDS = DOCS / "results" / "grids.yml"
 PAGES = (DOCS / "results.md", DOCS / "ablations.md", ROOT / "README.md")
 
 #: Points that are kept of a learning curve.
@@ -48,7 +53,7 @@ _PUBLISHED = "published"
 
 #: Where a page has a table: its kind, its name.
 MARKS = re.compile(
-    r"(<!-- (table|scores|variants|training): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (table|scores|variants|passing|training|grid): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
 
 #: What arms are called at the head of a column.
@@ -78,7 +83,9 @@ class Comparison:
     :param n_timesteps: training budget; each recipe's own when None
     :param note: what sets it apart from others on the environment
     :param goal: what this project asks of the best arm
-    :param published: what others report, by the arm that is like theirs
+    :param bar: what a run has to reach by its most likely actions to pass
+    :param published: what others report of training, by the arm that is like theirs
+    :param others: what others report of evaluations
     """
 
     name: str
@@ -89,7 +96,9 @@ class Comparison:
     n_timesteps: int | None = None
     note: str = ""
     goal: float | None = None
+    bar: float | None = None
     published: Mapping[str, str] = field(default_factory=dict)
+    others: str = ""
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed."""
@@ -143,12 +152,15 @@ def _comparison(name: str, values: Mapping[str, Any]) -> Comparison:
     return found
 
 
-def run(wanted: Sequence[str], jobs: int, arms: Sequence[str] = ()) -> int:
+def run(
+    wanted: Sequence[str], jobs: int, arms: Sequence[str] = (), seeds: int | None = None
+) -> int:
     """Train what is missing of the comparisons wanted, all where none is named.
 
     :param wanted: tables or comparisons
     :param jobs: runs at the same time
     :param arms: to train, all where none is named; what is committed of others stays
+    :param seeds: the first of each arm, all that are planned where None
     :return: how many runs have no result
     :raises ValueError: for an arm that none of the comparisons has
     """
@@ -159,7 +171,11 @@ def run(wanted: Sequence[str], jobs: int, arms: Sequence[str] = ()) -> int:
             known = dict.fromkeys(arm for comparison in comparisons for arm in comparison.arms)
             raise ValueError(f"arms must be of {', '.join(known)}, got {arm!r}")
     for comparison in comparisons:
-        specs = [spec for spec in comparison.specs() if not arms or spec.arm in arms]
+        specs = [
+            spec
+            for spec in comparison.specs()
+            if (not arms or spec.arm in arms) and (seeds is None or spec.seed < seeds)
+        ]
         if not specs:
             continue
         print(f"== {comparison.name}", flush=True)
@@ -218,6 +234,92 @@ def kept(comparison: Comparison) -> list[RunResult]:
     ]
 
 
+# ------------------------------------------------------------------ trained runs elsewhere
+
+
+@dataclass(frozen=True)
+class PlayedGrid:
+    """Trained runs in environments that they were not trained in.
+
+    :param name: of the folder in ``docs/results/grids/``
+    :param of: the comparison that they are runs of
+    :param arms: which of them
+    :param grid: arguments of the environment, one or two, and their values
+    """
+
+    name: str
+    of: str
+    arms: Sequence[str]
+    grid: Mapping[str, Sequence[float]]
+
+    @property
+    def folder(self) -> Path:
+        """Where the CSV file is."""
+        return DOCS / "results" / "grids" / self.name
+
+
+def read_grids() -> dict[str, PlayedGrid]:
+    """Return the grids by name."""
+    lines = parse_yaml(GRIDS.read_text(encoding="utf-8"), str(GRIDS))
+    return {name: PlayedGrid(name=name, **values) for name, values in lines.items()}
+
+
+def play(names: Sequence[str], jobs: int) -> int:
+    """Play the runs of the grids wanted, all where none is named; needs their raw results.
+
+    :return: 0 where all were played
+    :raises ValueError: if there is no grid of a name
+    """
+    grids, status = read_grids(), 0
+    for name in names:
+        if name not in grids:
+            raise ValueError(f"name must be one of {', '.join(grids)}, got {name!r}")
+    for played in (grids[name] for name in names or grids):
+        raw = ROOT / "results" / "grids" / played.name
+        lines = [f"{key}:{','.join(map(str, values))}" for key, values in played.grid.items()]
+        status |= sweep.main([
+            "evaluate", str(ROOT / "results" / played.of), "--arms", *played.arms,
+            "--grid", *lines, "--jobs", str(jobs), "--out", str(raw),
+        ])  # fmt: skip
+        if status == 0:
+            played.folder.mkdir(parents=True, exist_ok=True)
+            for path in raw.glob("sweep*"):
+                shutil.copy(path, played.folder)
+    return status
+
+
+def grid(played: PlayedGrid) -> list[str]:
+    """Return a table in Markdown: lines of arms and of one parameter, columns of the other.
+
+    A cell is the interquartile mean over the runs; an arm acts everywhere in the way that is better
+    over the whole grid.
+    """
+    first, *second = played.grid
+    across = second[0] if second else first
+    heads = ["arm", *([first] if second else []), "acting"]
+    heads += [f"{across} {value}" for value in played.grid[across]]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    found = lines_of(played.folder / "sweep.csv")
+    for arm in played.arms:
+        rows = [row for row in found if row["arm"] == arm]
+        if not rows:
+            lines.append(f"| {ARM_LABELS.get(arm, arm)} | not run yet |" + " |" * (len(heads) - 2))
+            continue
+        mode = max(_MODES, key=lambda mode: sum(float(row[mode] or 0) for row in rows))
+        name = ARM_LABELS.get(arm, arm)
+        for value in played.grid[first] if second else [None]:
+            line = [row for row in rows if value is None or row[first] == str(value)]
+            cells = [name, *([str(value)] if second else []), _MODES[mode]]
+            for other in played.grid[across]:
+                scores = [
+                    float(row[mode]) for row in line if row[across] == str(other) if row[mode]
+                ]
+                cells.append(number(estimate([scores]).value) if scores else "")
+            lines.append(f"| {' | '.join(cells)} |")
+            name = ""
+    return lines
+
+
 # ------------------------------------------------------------------ the page
 
 
@@ -236,6 +338,8 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
     """Return the page with each table as the CSV files have it."""
 
     def fill(match: re.Match[str]) -> str:
+        if match[2] == "grid":
+            return match[1] + "\n".join(grid(read_grids()[match[3]])) + "\n" + match[4]
         if match[3] == _PUBLISHED:
             chosen = [one for table in plan.values() for one in table if one.published]
         else:
@@ -249,13 +353,13 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
 def table(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per arm of each comparison, and what is missing."""
     lines = [
-        "| environment | arm | steps | seeds | IQM [95 % interval] | acting | lowest, highest seed "
-        "| without memory, with (ladder) |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| environment | arm | {_HEADS} | without memory, with (ladder) |",
+        "|---" * (_HEADS.count("|") + 4) + "|",
     ]
     missing = []
     for comparison in comparisons:
         environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
+        environment += f"<br>others: {comparison.others}" if comparison.others else ""
         lacking = []
         for arm in comparison.arms:
             name, found = ARM_LABELS.get(arm, arm), score(comparison, arm)
@@ -282,21 +386,35 @@ def verdict(comparison: Comparison) -> str:
 
 def variants(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per comparison, which is of one arm."""
-    lines = [
-        "| environment | variant | steps | seeds | IQM [95 % interval] | acting "
-        "| lowest, highest seed | seconds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| environment | variant | {_HEADS} |", "|---" * (_HEADS.count("|") + 3) + "|"]
     shown = ""
     for comparison in comparisons:
         (arm,) = comparison.arms
-        seconds = [float(row["seconds"]) for row in rows_of(comparison, arm)]
         environment = "" if comparison.env == shown else f"`{comparison.env}`"
         shown = comparison.env
-        took = f"{median(seconds):.0f}" if seconds else ""
         found = score(comparison, arm)
-        cells = "not run yet | | | | " if found is None else _cells(found)
-        lines.append(f"| {environment} | {comparison.note} | {cells} | {took} |")
+        cells = "not run yet" + " |" * _HEADS.count("|") if found is None else _cells(found)
+        lines.append(f"| {environment} | {comparison.note} | {cells} |")
+    return lines
+
+
+def passing(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a table in Markdown, a line per arm: how many of its runs reach the bar."""
+    lines = [
+        f"| environment | arm | runs that reach it | {_HEADS} |",
+        "|---" * (_HEADS.count("|") + 4) + "|",
+    ]
+    for comparison in comparisons:
+        environment = f"{title(comparison)}<br>bar {number(comparison.bar or 0.0)}"
+        for arm in comparison.arms:
+            found = score(comparison, arm)
+            cells = "not run yet |" + " |" * _HEADS.count("|")
+            if found is not None:
+                means = [float(row["most_likely"]) for row in rows_of(comparison, arm)]
+                passed = sum(mean >= (comparison.bar or 0.0) for mean in means)
+                cells = f"**{passed} of {len(means)}** | {_cells(found)}"
+            lines.append(f"| {environment} | {ARM_LABELS.get(arm, arm)} | {cells} |")
+            environment = ""
     return lines
 
 
@@ -358,7 +476,13 @@ def _value(value: float | None, is_best: bool) -> str:
 
 
 #: What stands behind a mark in the pages.
-_KINDS = {"table": table, "scores": scores, "variants": variants, "training": training}
+_KINDS = {
+    "table": table,
+    "scores": scores,
+    "variants": variants,
+    "passing": passing,
+    "training": training,
+}
 
 
 def title(comparison: Comparison) -> str:
@@ -387,6 +511,7 @@ class Score(NamedTuple):
     :param mode: how actions are chosen
     :param seeds: of each seed the mean over its evaluation
     :param steps: of the training
+    :param seconds: that the training took, the median
     """
 
     value: float
@@ -394,6 +519,7 @@ class Score(NamedTuple):
     mode: str
     seeds: list[float]
     steps: float
+    seconds: float
 
 
 def score(comparison: Comparison, arm: str) -> Score | None:
@@ -405,15 +531,27 @@ def score(comparison: Comparison, arm: str) -> Score | None:
     found = {mode: estimate([values]) for mode, values in of_mode.items()}
     best = max(found, key=lambda mode: found[mode].value)
     value, ends = found[best]
-    return Score(value, ends, _MODES[best], of_mode[best], float(rows[0]["steps"]))
+    return Score(
+        value,
+        ends,
+        _MODES[best],
+        of_mode[best],
+        steps=float(rows[0]["steps"]),
+        seconds=median(float(row["seconds"]) for row in rows),
+    )
+
+
+#: The columns of :func:`_cells`.
+_HEADS = "steps | seconds | seeds | IQM [95 % interval] | acting | lowest, highest seed"
 
 
 def _cells(found: Score) -> str:
     ends = found.ends
     span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
     return (
-        f"{thousands(found.steps)} | {len(found.seeds)} | **{number(found.value)}**{span} "
-        f"| {found.mode} | {number(min(found.seeds))}, {number(max(found.seeds))}"
+        f"{thousands(found.steps)} | {found.seconds:.0f} | {len(found.seeds)} "
+        f"| **{number(found.value)}**{span} | {found.mode} "
+        f"| {number(min(found.seeds))}, {number(max(found.seeds))}"
     )
 
 
@@ -454,13 +592,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running = commands.add_parser("run", help="train what is missing")
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
     running.add_argument("--arms", nargs="+", default=[], help="these arms alone")
+    running.add_argument("--seeds", type=int, help="the first so many seeds of each arm alone")
     running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
+    playing = commands.add_parser("play", help="play trained runs in other environments")
+    playing.add_argument("names", nargs="*", metavar="GRID")
+    playing.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
     commands.add_parser("page", help="write the tables of the pages")
     args = parser.parse_args(arguments)
     if args.command == "page":
         write_page()
         return 0
-    return 1 if run(args.names, args.jobs, args.arms) else 0
+    if args.command == "play":
+        return play(args.names, args.jobs)
+    return 1 if run(args.names, args.jobs, args.arms, args.seeds) else 0
 
 
 if __name__ == "__main__":

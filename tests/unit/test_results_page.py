@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import results  # noqa: E402
 
 PLAN = results.read_plan()
+GRIDS = results.read_grids()
 EVERY = [comparison for table in PLAN.values() for comparison in table]
 
 
@@ -24,7 +25,7 @@ def written(tmp_path: Path, *lines: str) -> results.Comparison:
     (folder / "summary.csv").write_text("\n".join([head, *lines]) + "\n")
     return results.Comparison(
         "table/one", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 4,
-        goal=450, published={"lstm": "best 422", "mlp": "100"},
+        goal=450, bar=350, others="500 (GRU)", published={"lstm": "best 422", "mlp": "100"},
     )  # fmt: skip
 
 
@@ -37,7 +38,10 @@ def test_a_page_is_what_the_script_writes(path):
 
 def test_each_table_of_the_plan_is_on_a_page():
     pages = "".join(path.read_text(encoding="utf-8") for path in results.PAGES)
-    assert {match[3] for match in results.MARKS.finditer(pages)} == PLAN.keys() | {"published"}
+    marks = list(results.MARKS.finditer(pages))
+    tables = {match[3] for match in marks if match[2] != "grid"}
+    assert tables == PLAN.keys() | {"published"}
+    assert {match[3] for match in marks if match[2] == "grid"} == GRIDS.keys()
 
 
 @pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
@@ -63,12 +67,70 @@ def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, mon
             [(0, 10, 300), (1, 20, 400), (2, 30, 500), (3, 40, 100)])  # fmt: skip
     comparison = written(tmp_path / "results", *rows)
     _, _, lstm, *missing = results.table([comparison])
-    assert "| 50k | 4 | **350.0** [" in lstm
+    assert "| 50k | 9 | 4 | **350.0** [" in lstm
     assert "| most likely | 100.0, 500.0 |" in lstm
-    assert lstm.startswith("| `MaskedCartPole-v0`<br>goal 450.0: **missed** | LSTM")
+    head = "| `MaskedCartPole-v0`<br>goal 450.0: **missed**<br>others: 500 (GRU) | LSTM"
+    assert lstm.startswith(head)
     assert missing[1:] == [
         "Planned and not run yet:", "", "* `MaskedCartPole-v0`: memoryless (SB3 PPO)"
     ]  # fmt: skip
+
+
+def test_a_run_passes_by_its_most_likely_actions(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = ["lstm,0,1,1,500,349.9,9,9", "lstm,1,1,1,500,350,9,9", "lstm,2,1,1,100,500,9,15"]
+    heads, rule, lstm, mlp = results.passing([written(tmp_path / "results", *rows)])
+    start = "| `MaskedCartPole-v0`<br>bar 350.0 | LSTM (RecurrentPPO) | **2 of 3** | 0k | 9 | 3 |"
+    assert lstm.startswith(start)
+    assert mlp.startswith("|  | memoryless (SB3 PPO) | not run yet |")
+    assert {heads.count("|"), rule.count("|"), lstm.count("|"), mlp.count("|")} == {10}
+
+
+def sweep_of(tmp_path: Path, text: str, **grid: list[float]) -> results.PlayedGrid:
+    """A played grid of the arms lstm and mlp, whose CSV file has these lines."""
+    folder = tmp_path / "results" / "grids" / "one"
+    folder.mkdir(parents=True)
+    (folder / "sweep.csv").write_text(text)
+    return results.PlayedGrid("one", "ids/burst", ["lstm", "mlp"], grid)
+
+
+def test_a_grid_of_two_parameters_has_a_line_for_each_value_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    lines = ["arm,seed,flicker_prob,burst_len,most_likely,sampled", "lstm,0,0.5,2,400,500",
+             "lstm,1,0.5,2,400,300", "lstm,0,0.5,4,20,10", "lstm,1,0.5,4,40,30", "lstm,0,0.9,2,,",
+             "lstm,1,0.9,2,,", "lstm,0,0.9,4,7,9", "lstm,1,0.9,4,7,9"]  # fmt: skip
+    played = sweep_of(tmp_path, "\n".join(lines), flicker_prob=[0.5, 0.9], burst_len=[2, 4])
+    assert results.grid(played) == [
+        "| arm | flicker_prob | acting | burst_len 2 | burst_len 4 |",
+        "|---|---|---|---|---|",
+        "| LSTM (RecurrentPPO) | 0.5 | most likely | 400.0 | 30.0 |",
+        "|  | 0.9 | most likely |  | 7.0 |",
+        "| memoryless (SB3 PPO) | not run yet | | | |",
+    ]
+
+
+def test_a_grid_of_one_parameter_has_a_line_for_each_arm(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    lines = ["arm,seed,flicker_prob,most_likely,sampled", "mlp,0,0.0,30,500", "mlp,0,0.5,20,200"]
+    played = sweep_of(tmp_path, "\n".join(lines), flicker_prob=[0.0, 0.5])
+    assert results.grid(played)[2:] == [
+        "| LSTM (RecurrentPPO) | not run yet | | |",
+        "| memoryless (SB3 PPO) | sampled | 500.0 | 200.0 |",
+    ]
+
+
+@pytest.mark.parametrize("played", GRIDS.values(), ids=lambda played: played.name)
+def test_a_grid_is_of_arms_that_are_trained_and_says_what_was_played(played):
+    (comparison,) = results.select(PLAN, [played.of])
+    assert set(played.arms) <= set(comparison.arms)
+    for row in results.lines_of(played.folder / "sweep.csv"):
+        assert row["arm"] in played.arms
+        assert all(row[name] in map(str, values) for name, values in played.grid.items())
+
+
+def test_grids_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="name must be one of flickering, burst, got 'x'"):
+        results.play(["x"], 1)
 
 
 def test_a_line_of_scores_has_each_arm_and_the_best_in_bold(tmp_path, monkeypatch):
@@ -143,6 +205,9 @@ def test_arms_are_trained_where_they_are_and_a_typo_is_refused(tmp_path, monkeyp
     assert all(name.startswith("gru-seed") for _, names in asked for name in names)
     assert "masked" in dict(asked)
     assert "burst-L8" not in dict(asked)  # it has no such arm
+    asked.clear()
+    results.run(["ids/tmaze-10"], 1, ["mlp"], 2)
+    assert asked == [("tmaze-10", ["mlp-seed0", "mlp-seed1"])]
     with pytest.raises(ValueError, match="arms must be of mlp, .*, got 'grue'"):
         results.run(["ids"], 1, ["grue"])
 
