@@ -547,6 +547,42 @@ class TestHeads:
         assert log_prob.isnan().all()
 
 
+TRAINING = """
+import hashlib, sys
+import torch as th
+from torch import nn
+from stable_baselines3.common.env_util import make_vec_env
+from thrust_pomdp import RecurrentPPO
+
+th.set_num_threads(1)
+for rnn_class in (nn.LSTM, nn.GRU, nn.RNN):
+    model = RecurrentPPO(
+        "MlpLstmPolicy", make_vec_env("CartPole-v1", n_envs=6, seed=0), n_steps=128,
+        envs_per_minibatch=3, n_epochs=2, seed=0,
+        policy_kwargs=dict(
+            rnn_class=rnn_class, lstm_hidden_size=64, net_arch=[], shared_lstm_critic_gradient=True
+        ),
+    ).learn(6 * 128)
+    parameters = nn.utils.parameters_to_vector(model.policy.parameters()).detach().numpy()
+    print(rnn_class.__name__, hashlib.sha256(parameters.tobytes()).hexdigest())
+"""
+
+
+def test_the_process_that_compiles_trains_as_those_that_load_what_it_kept(tmp_path):
+    folder = tmp_path / "cache"
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+
+    def train() -> str:
+        command = [sys.executable, "-c", TRAINING]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    compiling = train()
+    assert any(folder.rglob("*.nbc"))
+    assert compiling == train()
+    assert len(compiling.splitlines()) == 3
+
+
 class TestWhereTheyAreLeftAlone:
     def test_other_types_and_devices(self):
         assert kernels_for(th.zeros(1)) is kernels

@@ -18,8 +18,18 @@ def compile_loop(function: Callable[..., Any]) -> Any:
 
     ``fastmath`` allows reordering and fused multiply-adds, and keeps NaN and infinity: a diverged
     network must show.
+
+    ``forceinline`` puts the loops that it calls into its machine code. Otherwise a process that
+    compiles calls those compiled first, and one that loads what was kept has copies of its own,
+    which the compiler may have ordered in another way: a seed would train differently the first
+    time.
     """
-    options: dict[str, Any] = {"fastmath": _FASTMATH, "error_model": "numpy", "nogil": True}
+    options: dict[str, Any] = {
+        "fastmath": _FASTMATH,
+        "error_model": "numpy",
+        "nogil": True,
+        "forceinline": True,
+    }
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written to
