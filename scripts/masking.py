@@ -29,10 +29,10 @@ INTEGRATORS = ("euler", "semi-implicit euler")
 NAMES = {"euler": "explicit Euler (Gymnasium)", "semi-implicit euler": "semi-implicit Euler"}
 COLOURS = {"euler": "#D55E00", "semi-implicit euler": "#0072B2"}
 
-#: Where the trained arms' figures are, by integrator (made with scripts/compare.py).
+#: Where the trained arms' figures are, by integrator (made with scripts/results.py).
 TRAINED = {
-    "euler": DOCS / "results" / "MaskedCartPole-v0" / "summary.csv",
-    "semi-implicit euler": DOCS / "results" / "MaskedCartPole-v0-semi-implicit" / "summary.csv",
+    "euler": DOCS / "results" / "ids" / "masked" / "summary.csv",
+    "semi-implicit euler": DOCS / "results" / "ids" / "masked-semi-implicit" / "summary.csv",
 }
 
 CART = CartPoleEnv()
