@@ -45,11 +45,11 @@ PAGES = (DOCS / "results.md", DOCS / "ablations.md", ROOT / "README.md")
 #: Points that are kept of a learning curve.
 _POINTS = 60
 
+#: Episodes at each point of a grid, for each way to choose actions.
+_PLAYED = 50
+
 #: How actions are chosen, by the column of summary.csv.
 _MODES = {"most_likely": "most likely", "sampled": "sampled"}
-
-#: The name of the table with all of which others report figures.
-_PUBLISHED = "published"
 
 #: Where a page has a table: its kind, its name.
 MARKS = re.compile(
@@ -84,8 +84,7 @@ class Comparison:
     :param note: what sets it apart from others on the environment
     :param goal: what this project asks of the best arm
     :param bar: what a run has to reach by its most likely actions to pass
-    :param published: what others report of training, by the arm that is like theirs
-    :param others: what others report of evaluations
+    :param published: what others report, by the arm that is like theirs
     """
 
     name: str
@@ -98,7 +97,6 @@ class Comparison:
     goal: float | None = None
     bar: float | None = None
     published: Mapping[str, str] = field(default_factory=dict)
-    others: str = ""
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed."""
@@ -279,7 +277,8 @@ def play(names: Sequence[str], jobs: int) -> int:
         lines = [f"{key}:{','.join(map(str, values))}" for key, values in played.grid.items()]
         status |= sweep.main([
             "evaluate", str(ROOT / "results" / played.of), "--arms", *played.arms,
-            "--grid", *lines, "--jobs", str(jobs), "--out", str(raw),
+            "--grid", *lines, "--eval-episodes", *[str(_PLAYED)] * 2,
+            "--jobs", str(jobs), "--out", str(raw),
         ])  # fmt: skip
         if status == 0:
             played.folder.mkdir(parents=True, exist_ok=True)
@@ -340,11 +339,7 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
     def fill(match: re.Match[str]) -> str:
         if match[2] == "grid":
             return match[1] + "\n".join(grid(read_grids()[match[3]])) + "\n" + match[4]
-        if match[3] == _PUBLISHED:
-            chosen = [one for table in plan.values() for one in table if one.published]
-        else:
-            chosen = plan[match[3]]
-        lines = _KINDS[match[2]](chosen)
+        lines = _KINDS[match[2]](plan[match[3]])
         return match[1] + "\n".join(lines) + "\n" + match[4]
 
     return MARKS.sub(fill, page)
@@ -359,7 +354,6 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     missing = []
     for comparison in comparisons:
         environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
-        environment += f"<br>others: {comparison.others}" if comparison.others else ""
         lacking = []
         for arm in comparison.arms:
             name, found = ARM_LABELS.get(arm, arm), score(comparison, arm)

@@ -185,8 +185,9 @@ class TestFiguresInTheProse:
         burst = trained("burst", "lstm", "most_likely")
         assert f"five LSTMs reached {min(burst):.0f} to {max(burst):.0f} in 300,000" in PROSE
         assert len(burst) == 5
-        assert "all five seeds of the [raw results]" in PROSE
-        assert trained("masked", "lstm", "most_likely") == [500.0] * 5
+        masked = trained("masked", "lstm", "most_likely")
+        assert f"end between {min(masked):.1f} and {max(masked):.1f} by their most" in PROSE
+        assert len(masked) == 5
         assert "Five trained ones did not on average" in PROSE
         memoryless = trained("flickering", "mlp", "sampled")
         assert np.mean(memoryless) < rung("FlickeringCartPole-v0", "memoryless")
