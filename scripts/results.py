@@ -282,7 +282,7 @@ def play(names: Sequence[str], jobs: int) -> int:
         ])  # fmt: skip
         if status == 0:
             played.folder.mkdir(parents=True, exist_ok=True)
-            for path in raw.glob("sweep*"):
+            for path in (raw / "sweep.csv", *raw.glob("sweep-*.png")):
                 shutil.copy(path, played.folder)
     return status
 
