@@ -16,24 +16,27 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
+import json
 import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from thrust_pomdp.experiment.arms import ARM_LABELS, find_arm
-from thrust_pomdp.experiment.commands import sweep
-from thrust_pomdp.experiment.commands.options import cpus
+from thrust_pomdp.experiment.commands import options, sweep
 from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.report import write_csv
 from thrust_pomdp.experiment.report.figures import plot
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
-from thrust_pomdp.experiment.statistics import estimate
+from thrust_pomdp.experiment.statistics import estimate, interquartile_mean
 from thrust_pomdp.reference.figures import stored_ladder
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +49,7 @@ PAGES = (DOCS / "results.md", DOCS / "ablations.md", ROOT / "README.md")
 _POINTS = 60
 
 #: Episodes at each point of a grid, for each way to choose actions.
-_PLAYED = 50
+_EPISODES_PER_POINT = 50
 
 #: How actions are chosen, by the column of summary.csv.
 _MODES = {"most_likely": "most likely", "sampled": "sampled"}
@@ -201,13 +204,39 @@ def select(plan: Mapping[str, list[Comparison]], wanted: Sequence[str]) -> list[
 
 
 def keep(results: Sequence[RunResult], comparison: Comparison) -> None:
-    """Write the CSV files that are committed; lines of other runs stay."""
+    """Write the CSV files that are committed.
+
+    Lines of other runs stay if they are of what the plan has now.
+    """
     for result in results:
-        stride = -(-len(result.curve) // _POINTS)
+        stride = max(-(-len(result.curve) // _POINTS), 1)
         result.curve = result.curve[::-1][::stride][::-1]  # the last point stays
     of_run = {(run.spec["arm"], run.spec["seed"]): run for run in [*kept(comparison), *results]}
+    planned = {(spec.arm, spec.seed): signature(asdict(spec)) for spec in comparison.specs()}
+    signed = {
+        (line["arm"], int(line["seed"])): (line["recipe"], line["revision"])
+        for line in lines_of(comparison.folder / "trained.csv")
+    } | {
+        (run.spec["arm"], run.spec["seed"]): (
+            signature(run.spec),
+            run.provenance.get("git_revision", "")[:7],
+        )
+        for run in results
+    }
+    current = sorted(key for key in of_run if key in signed and signed[key][0] == planned.get(key))
     comparison.folder.mkdir(parents=True, exist_ok=True)
-    write_csv([of_run[key] for key in sorted(of_run)], comparison.folder)
+    write_csv([of_run[key] for key in current], comparison.folder)
+    with (comparison.folder / "trained.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["arm", "seed", "recipe", "revision"])
+        writer.writerows((*key, *signed[key]) for key in current)
+
+
+def signature(spec: Mapping[str, Any]) -> str:
+    """Return a short hash of what is trained: environment, budget and recipe of a run."""
+    names = ("env_id", "env_kwargs", "n_timesteps", "hyperparams")
+    text = json.dumps({name: spec[name] for name in names}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def kept(comparison: Comparison) -> list[RunResult]:
@@ -226,7 +255,7 @@ def kept(comparison: Comparison) -> list[RunResult]:
             stochastic=[float(line["sampled"])],
             timesteps=int(line["steps"]),
             seconds=float(line["seconds"]),
-            curve=curves[line["arm"], line["seed"]],
+            curve=curves.get((line["arm"], line["seed"]), []),
         )
         for line in read_summary(comparison.folder)
     ]
@@ -265,33 +294,35 @@ def read_grids() -> dict[str, PlayedGrid]:
 def play(names: Sequence[str], jobs: int) -> int:
     """Play the runs of the grids wanted, all where none is named; needs their raw results.
 
-    :return: 0 where all were played
+    :return: 0 where all were played, what the first one that failed returned
     :raises ValueError: if there is no grid of a name
     """
-    grids, status = read_grids(), 0
+    grids = read_grids()
     for name in names:
         if name not in grids:
             raise ValueError(f"name must be one of {', '.join(grids)}, got {name!r}")
     for played in (grids[name] for name in names or grids):
         raw = ROOT / "results" / "grids" / played.name
+        shutil.rmtree(raw, ignore_errors=True)  # what was played of runs trained anew is old
         lines = [f"{key}:{','.join(map(str, values))}" for key, values in played.grid.items()]
-        status |= sweep.main([
+        failed = sweep.main([
             "evaluate", str(ROOT / "results" / played.of), "--arms", *played.arms,
-            "--grid", *lines, "--eval-episodes", *[str(_PLAYED)] * 2,
+            "--grid", *lines, "--eval-episodes", *[str(_EPISODES_PER_POINT)] * 2,
             "--jobs", str(jobs), "--out", str(raw),
         ])  # fmt: skip
-        if status == 0:
-            played.folder.mkdir(parents=True, exist_ok=True)
-            for path in (raw / "sweep.csv", *raw.glob("sweep-*.png")):
-                shutil.copy(path, played.folder)
-    return status
+        if failed:
+            return failed
+        played.folder.mkdir(parents=True, exist_ok=True)
+        for path in (raw / "sweep.csv", *raw.glob("sweep-*.png")):
+            shutil.copy(path, played.folder)
+    return 0
 
 
-def grid(played: PlayedGrid) -> list[str]:
+def grid_table(played: PlayedGrid) -> list[str]:
     """Return a table in Markdown: lines of arms and of one parameter, columns of the other.
 
-    A cell is the interquartile mean over the runs; an arm acts everywhere in the way that is better
-    over the whole grid.
+    A cell is the interquartile mean over the runs, and the lowest of them in brackets; an arm acts
+    everywhere in the way that is better over the whole grid.
     """
     first, *second = played.grid
     across = second[0] if second else first
@@ -310,13 +341,17 @@ def grid(played: PlayedGrid) -> list[str]:
             line = [row for row in rows if value is None or row[first] == str(value)]
             cells = [name, *([str(value)] if second else []), _MODES[mode]]
             for other in played.grid[across]:
-                scores = [
-                    float(row[mode]) for row in line if row[across] == str(other) if row[mode]
-                ]
-                cells.append(number(estimate([scores]).value) if scores else "")
+                here = [row for row in line if row[across] == str(other)]
+                cells.append(_middle_and_lowest([float(row[mode]) for row in here if row[mode]]))
             lines.append(f"| {' | '.join(cells)} |")
             name = ""
     return lines
+
+
+def _middle_and_lowest(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
+    return f"{number(float(interquartile_mean([np.array(scores)])))} ({number(min(scores))})"
 
 
 # ------------------------------------------------------------------ the page
@@ -338,7 +373,7 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         if match[2] == "grid":
-            return match[1] + "\n".join(grid(read_grids()[match[3]])) + "\n" + match[4]
+            return match[1] + "\n".join(grid_table(read_grids()[match[3]])) + "\n" + match[4]
         lines = _KINDS[match[2]](plan[match[3]])
         return match[1] + "\n".join(lines) + "\n" + match[4]
 
@@ -353,18 +388,16 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     ]
     missing = []
     for comparison in comparisons:
-        environment, ladder = title(comparison) + verdict(comparison), ladder_of(comparison)
-        lacking = []
+        environment, ladder = titled(comparison) + verdict(comparison), ladder_of(comparison)
         for arm in comparison.arms:
-            name, found = ARM_LABELS.get(arm, arm), score(comparison, arm)
-            if found is None:
-                lacking.append(name)
-                continue
-            lines.append(f"| {environment} | {name} | {_cells(found)} | {ladder} |")
-            environment = ladder = ""
-        if lacking:
-            missing.append(f"* {title(comparison)}: {', '.join(lacking)}")
-    return [*lines, "", "Planned and not run yet:", "", *missing] if missing else lines
+            found = score(comparison, arm)
+            if found is not None:
+                name, cells = ARM_LABELS.get(arm, arm), _cells(found, comparison)
+                lines.append(f"| {environment} | {name} | {cells} | {ladder} |")
+                environment = ladder = ""
+        if lacking := unfinished(comparison):
+            missing.append(f"* {comparison.name}: {', '.join(lacking)}")
+    return [*lines, "", "Planned, and seeds of it not run yet:", "", *missing] if missing else lines
 
 
 def verdict(comparison: Comparison) -> str:
@@ -375,7 +408,18 @@ def verdict(comparison: Comparison) -> str:
     found = [one.value for arm in comparison.arms if (one := score(comparison, arm)) is not None]
     if not found:
         return goal
-    return f"{goal}: " + ("reached" if max(found) >= comparison.goal else "**missed**")
+    if max(found) >= comparison.goal:
+        return f"{goal}: reached"
+    return f"{goal}: **missed**" + (" so far" if unfinished(comparison) else "")
+
+
+def unfinished(comparison: Comparison) -> list[str]:
+    """Return the arms of which seeds are missing, by the names that tables have."""
+    return [
+        ARM_LABELS.get(arm, arm)
+        for arm in comparison.arms
+        if len(rows_of(comparison, arm)) < comparison.seeds
+    ]
 
 
 def variants(comparisons: Sequence[Comparison]) -> list[str]:
@@ -387,7 +431,9 @@ def variants(comparisons: Sequence[Comparison]) -> list[str]:
         environment = "" if comparison.env == shown else f"`{comparison.env}`"
         shown = comparison.env
         found = score(comparison, arm)
-        cells = "not run yet" + " |" * _HEADS.count("|") if found is None else _cells(found)
+        cells = (
+            "not run yet" + " |" * _HEADS.count("|") if found is None else _cells(found, comparison)
+        )
         lines.append(f"| {environment} | {comparison.note} | {cells} |")
     return lines
 
@@ -399,14 +445,16 @@ def passing(comparisons: Sequence[Comparison]) -> list[str]:
         "|---" * (_HEADS.count("|") + 4) + "|",
     ]
     for comparison in comparisons:
-        environment = f"{title(comparison)}<br>bar {number(comparison.bar or 0.0)}"
+        if comparison.bar is None:
+            raise ValueError(f"{comparison.name} needs a bar")
+        environment = f"{titled(comparison)}<br>bar {number(comparison.bar)}"
         for arm in comparison.arms:
             found = score(comparison, arm)
             cells = "not run yet |" + " |" * _HEADS.count("|")
             if found is not None:
                 means = [float(row["most_likely"]) for row in rows_of(comparison, arm)]
-                passed = sum(mean >= (comparison.bar or 0.0) for mean in means)
-                cells = f"**{passed} of {len(means)}** | {_cells(found)}"
+                passed = sum(mean >= comparison.bar for mean in means)
+                cells = f"**{passed} of {len(means)}** | {_cells(found, comparison)}"
             lines.append(f"| {environment} | {ARM_LABELS.get(arm, arm)} | {cells} |")
             environment = ""
     return lines
@@ -457,16 +505,11 @@ def scores(comparisons: Sequence[Comparison]) -> list[str]:
     for comparison in comparisons:
         values = found[comparison.name]
         if values:
-            best = max(values, key=lambda arm: values[arm])
-            cells = [_value(values.get(arm), arm == best) for arm in arms]
+            best = number(max(values.values()))
+            shown = {arm: number(value) for arm, value in values.items()}
+            cells = [f"**{best}**" if shown.get(a) == best else shown.get(a, "") for a in arms]
             lines.append(f"| {title(comparison)} | {' | '.join(cells)} | {ladder_of(comparison)} |")
     return lines
-
-
-def _value(value: float | None, is_best: bool) -> str:
-    if value is None:
-        return ""
-    return f"**{number(value)}**" if is_best else number(value)
 
 
 #: What stands behind a mark in the pages.
@@ -480,12 +523,17 @@ _KINDS = {
 
 
 def title(comparison: Comparison) -> str:
-    """Return what a comparison is called in a table."""
+    """Return what a comparison is called: environment and what is special."""
     details = [f"{name} {value}" for name, value in comparison.env_kwargs.items()]
     if comparison.n_timesteps is not None:
         details.append(f"{thousands(comparison.n_timesteps)} steps")
     details += [comparison.note] if comparison.note else []
     return f"`{comparison.env}`" + (f" ({', '.join(details)})" if details else "")
+
+
+def titled(comparison: Comparison) -> str:
+    """Return the same with the name by which ``run`` knows it."""
+    return f"{title(comparison)}<br>{comparison.name}"
 
 
 def ladder_of(comparison: Comparison) -> str:
@@ -539,11 +587,12 @@ def score(comparison: Comparison, arm: str) -> Score | None:
 _HEADS = "steps | seconds | seeds | IQM [95 % interval] | acting | lowest, highest seed"
 
 
-def _cells(found: Score) -> str:
-    ends = found.ends
+def _cells(found: Score, comparison: Comparison) -> str:
+    ends, n_seeds = found.ends, len(found.seeds)
+    seeds = str(n_seeds) if n_seeds == comparison.seeds else f"{n_seeds} of {comparison.seeds}"
     span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
     return (
-        f"{thousands(found.steps)} | {found.seconds:.0f} | {len(found.seeds)} "
+        f"{thousands(found.steps)} | {found.seconds:.0f} | {seeds} "
         f"| **{number(found.value)}**{span} | {found.mode} "
         f"| {number(min(found.seeds))}, {number(max(found.seeds))}"
     )
@@ -577,6 +626,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) > 1 else f"{value:.3f}"
 
 
+@options.command("results")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
@@ -586,11 +636,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running = commands.add_parser("run", help="train what is missing")
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")
     running.add_argument("--arms", nargs="+", default=[], help="these arms alone")
-    running.add_argument("--seeds", type=int, help="the first so many seeds of each arm alone")
-    running.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
+    running.add_argument(
+        "--seeds", type=options.positive, help="the first so many seeds of each arm alone"
+    )
+    running.add_argument(
+        "--jobs", type=options.positive, default=options.cpus(), help="runs at the same time"
+    )
     playing = commands.add_parser("play", help="play trained runs in other environments")
     playing.add_argument("names", nargs="*", metavar="GRID")
-    playing.add_argument("--jobs", type=int, default=cpus(), help="runs at the same time")
+    playing.add_argument(
+        "--jobs", type=options.positive, default=options.cpus(), help="runs at the same time"
+    )
     commands.add_parser("page", help="write the tables of the pages")
     args = parser.parse_args(arguments)
     if args.command == "page":

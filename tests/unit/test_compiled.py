@@ -578,8 +578,11 @@ def test_the_process_that_compiles_trains_as_those_that_load_what_it_kept(tmp_pa
         return done.stdout
 
     compiling = train()
-    assert any(folder.rglob("*.nbc"))
-    assert compiling == train()
+    kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*.nbc")}
+    loading = train()
+    assert kept
+    assert kept == {path: path.stat().st_mtime_ns for path in folder.rglob("*.nbc")}
+    assert compiling == loading
     assert len(compiling.splitlines()) == 3
 
 

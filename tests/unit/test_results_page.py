@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -37,10 +39,13 @@ def test_a_page_is_what_the_script_writes(path):
 
 
 def test_each_table_of_the_plan_is_on_a_page():
-    pages = "".join(path.read_text(encoding="utf-8") for path in results.PAGES)
-    marks = list(results.MARKS.finditer(pages))
-    assert {match[3] for match in marks if match[2] != "grid"} == PLAN.keys()
+    marks = [
+        match for path in results.PAGES for match in results.MARKS.finditer(path.read_text("utf-8"))
+    ]
+    tables = {match[3] for match in marks if match[2] in ("table", "variants", "passing")}
+    assert tables == PLAN.keys()
     assert {match[3] for match in marks if match[2] == "grid"} == GRIDS.keys()
+    assert all(match[2] == "grid" or match[3] in PLAN for match in marks)
 
 
 @pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
@@ -53,6 +58,11 @@ def test_a_comparison_of_the_plan_can_be_made(comparison):
 
 @pytest.mark.parametrize("comparison", EVERY, ids=lambda comparison: comparison.name)
 def test_what_was_run_is_what_is_planned(comparison):
+    planned = {(s.arm, str(s.seed)): results.signature(asdict(s)) for s in comparison.specs()}
+    runs = results.lines_of(comparison.folder / "trained.csv")
+    assert all(run["recipe"] == planned[run["arm"], run["seed"]] for run in runs)
+    summary = results.read_summary(comparison.folder)
+    assert [(r["arm"], r["seed"]) for r in runs] == [(r["arm"], r["seed"]) for r in summary]
     for row in results.read_summary(comparison.folder):
         assert row["arm"] in comparison.arms
         assert int(row["seed"]) < comparison.seeds
@@ -68,18 +78,28 @@ def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, mon
     _, _, lstm, *missing = results.table([comparison])
     assert "| 50k | 9 | 4 | **350.0** [" in lstm
     assert "| most likely | 100.0, 500.0 |" in lstm
-    assert lstm.startswith("| `MaskedCartPole-v0`<br>goal 450.0: **missed** | LSTM")
+    start = "| `MaskedCartPole-v0`<br>table/one<br>goal 450.0: **missed** so far | LSTM"
+    assert lstm.startswith(start)
     assert missing[1:] == [
-        "Planned and not run yet:", "", "* `MaskedCartPole-v0`: memoryless (SB3 PPO)"
+        "Planned, and seeds of it not run yet:", "", "* table/one: memoryless (SB3 PPO)"
     ]  # fmt: skip
+
+
+def test_seeds_that_are_missing_show(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = ["lstm,0,1,1,10,300,50000,9", "lstm,1,1,1,10,300,50000,9"]
+    _, _, lstm, *missing = results.table([written(tmp_path / "results", *rows)])
+    assert "| 50k | 9 | 2 of 4 | **300.0**" in lstm
+    assert lstm.startswith("| `MaskedCartPole-v0`<br>table/one<br>goal 450.0: **missed** so far |")
+    assert missing[-1] == "* table/one: LSTM (RecurrentPPO), memoryless (SB3 PPO)"
 
 
 def test_a_run_passes_by_its_most_likely_actions(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
     rows = ["lstm,0,1,1,500,349.9,9,9", "lstm,1,1,1,500,350,9,9", "lstm,2,1,1,100,500,9,15"]
     heads, rule, lstm, mlp = results.passing([written(tmp_path / "results", *rows)])
-    start = "| `MaskedCartPole-v0`<br>bar 350.0 | LSTM (RecurrentPPO) | **2 of 3** | 0k | 9 | 3 |"
-    assert lstm.startswith(start)
+    start = "| `MaskedCartPole-v0`<br>table/one<br>bar 350.0 | LSTM (RecurrentPPO) | **2 of 3** |"
+    assert lstm.startswith(f"{start} 0k | 9 | 3 of 4 |")
     assert mlp.startswith("|  | memoryless (SB3 PPO) | not run yet |")
     assert {heads.count("|"), rule.count("|"), lstm.count("|"), mlp.count("|")} == {10}
 
@@ -98,11 +118,11 @@ def test_a_grid_of_two_parameters_has_a_line_for_each_value_of_the_first(tmp_pat
              "lstm,1,0.5,2,400,300", "lstm,0,0.5,4,20,10", "lstm,1,0.5,4,40,30", "lstm,0,0.9,2,,",
              "lstm,1,0.9,2,,", "lstm,0,0.9,4,7,9", "lstm,1,0.9,4,7,9"]  # fmt: skip
     played = sweep_of(tmp_path, "\n".join(lines), flicker_prob=[0.5, 0.9], burst_len=[2, 4])
-    assert results.grid(played) == [
+    assert results.grid_table(played) == [
         "| arm | flicker_prob | acting | burst_len 2 | burst_len 4 |",
         "|---|---|---|---|---|",
-        "| LSTM (RecurrentPPO) | 0.5 | most likely | 400.0 | 30.0 |",
-        "|  | 0.9 | most likely |  | 7.0 |",
+        "| LSTM (RecurrentPPO) | 0.5 | most likely | 400.0 (400.0) | 30.0 (20.0) |",
+        "|  | 0.9 | most likely |  | 7.0 (7.0) |",
         "| memoryless (SB3 PPO) | not run yet | | | |",
     ]
 
@@ -111,9 +131,9 @@ def test_a_grid_of_one_parameter_has_a_line_for_each_arm(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
     lines = ["arm,seed,flicker_prob,most_likely,sampled", "mlp,0,0.0,30,500", "mlp,0,0.5,20,200"]
     played = sweep_of(tmp_path, "\n".join(lines), flicker_prob=[0.0, 0.5])
-    assert results.grid(played)[2:] == [
+    assert results.grid_table(played)[2:] == [
         "| LSTM (RecurrentPPO) | not run yet | | |",
-        "| memoryless (SB3 PPO) | sampled | 500.0 | 200.0 |",
+        "| memoryless (SB3 PPO) | sampled | 500.0 (500.0) | 200.0 (200.0) |",
     ]
 
 
@@ -121,9 +141,42 @@ def test_a_grid_of_one_parameter_has_a_line_for_each_arm(tmp_path, monkeypatch):
 def test_a_grid_is_of_arms_that_are_trained_and_says_what_was_played(played):
     (comparison,) = results.select(PLAN, [played.of])
     assert set(played.arms) <= set(comparison.arms)
-    for row in results.lines_of(played.folder / "sweep.csv"):
-        assert row["arm"] in played.arms
-        assert all(row[name] in map(str, values) for name, values in played.grid.items())
+    lines = results.lines_of(played.folder / "sweep.csv")
+    runs = {(row["arm"], int(row["seed"])) for row in lines}
+    if lines:
+        assert runs == {(arm, seed) for arm in played.arms for seed in range(comparison.seeds)}
+    points = set(itertools.product(*(map(str, values) for values in played.grid.values())))
+    for run in runs:
+        of_run = [row for row in lines if (row["arm"], int(row["seed"])) == run]
+        assert {tuple(row[name] for name in played.grid) for row in of_run} == points
+        assert len(of_run) == len(points)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_was_played_is_kept_if_all_went_well(tmp_path, monkeypatch, status):
+    asked = []
+
+    def evaluate(arguments):
+        asked.append(arguments)
+        out = Path(arguments[-1])
+        assert not out.exists()  # what was played of runs that are trained anew is old
+        out.mkdir(parents=True)
+        for name in ("sweep.csv", "sweep-sampled.png", "sweep.json"):
+            (out / name).write_text(name)
+        return status
+
+    monkeypatch.setattr(results, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results.sweep, "main", evaluate)
+    (tmp_path / "results" / "grids" / "burst").mkdir(parents=True)
+    grids = {"burst": results.PlayedGrid("burst", "ids/burst", ["lstm"], {"flicker_prob": [0, 1]})}
+    monkeypatch.setattr(results, "read_grids", lambda: grids)
+    assert results.play([], 2) == status
+    (command,) = asked
+    assert command[:4] == ["evaluate", str(tmp_path / "results/ids/burst"), "--arms", "lstm"]
+    assert "flicker_prob:0,1" in command
+    kept = sorted(path.name for path in (tmp_path / "docs").rglob("sweep*"))
+    assert kept == ([] if status else ["sweep-sampled.png", "sweep.csv"])
 
 
 def test_grids_that_are_none_are_refused():
@@ -137,6 +190,13 @@ def test_a_line_of_scores_has_each_arm_and_the_best_in_bold(tmp_path, monkeypatc
     heads, _, line = results.scores([comparison])
     assert heads.startswith("| environment | memoryless PPO | LSTM | ")
     assert line == "| `MaskedCartPole-v0` | 40.0 | **300.0** | 51.1, 500.0 |"
+
+
+def test_two_that_are_best_are_both_bold(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = ["lstm,0,1,1,10,500,50000,9", "mlp,0,1,1,499.99,20,9,9"]
+    line = results.scores([written(tmp_path / "results", *rows)])[-1]
+    assert line == "| `MaskedCartPole-v0` | **500.0** | **500.0** | 51.1, 500.0 |"
 
 
 def test_a_line_of_training_has_means_over_the_seeds_and_what_others_report(tmp_path, monkeypatch):
@@ -165,19 +225,29 @@ def test_variants_of_the_ablation_differ_in_what_their_names_say_alone(env):
         assert of[f"ablations/{env}-{name}"] == expected
 
 
-def result(arm: str, seed: int, mean: float) -> results.RunResult:
-    spec = {"arm": arm, "seed": seed, "env_id": "MaskedCartPole-v0", "env_kwargs": {}}
+def result(comparison: results.Comparison, arm: str, seed: int, mean: float) -> results.RunResult:
+    (spec,) = (one for one in comparison.specs() if (one.arm, one.seed) == (arm, seed))
     curve = [(10 * (point + 1), mean) for point in range(200)]
-    return results.RunResult(spec, mean, mean, [mean], [mean - 1], 2000, 1.5, curve)
+    return results.RunResult(asdict(spec), mean, mean, [mean], [mean - 1], 2000, 1.5, curve)
 
 
-def test_lines_of_runs_that_were_not_done_again_stay(tmp_path, monkeypatch):
+@pytest.fixture
+def comparison(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
-    comparison = results.Comparison("one/two", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 11)
-    results.keep([result("mlp", 0, 40), result("lstm", 10, 90), result("lstm", 2, 80)], comparison)
-    results.keep([result("lstm", 2, 85), result("lstm", 3, 70)], comparison)
+    return results.Comparison("one/two", "MaskedCartPole-v0", {"lstm": {}, "mlp": {}}, 11)
+
+
+def shown(comparison: results.Comparison) -> list[tuple[str, str, str]]:
     lines = results.read_summary(comparison.folder)
-    assert [(line["arm"], line["seed"], line["most_likely"]) for line in lines] == [
+    return [(line["arm"], line["seed"], line["most_likely"]) for line in lines]
+
+
+def test_lines_of_runs_that_were_not_done_again_stay(comparison):
+    first = [("mlp", 0, 40), ("lstm", 10, 90), ("lstm", 2, 80)]
+    results.keep([result(comparison, *run) for run in first], comparison)
+    again = [("lstm", 2, 85), ("lstm", 3, 70)]
+    results.keep([result(comparison, *run) for run in again], comparison)
+    assert shown(comparison) == [
         ("lstm", "2", "85.0"), ("lstm", "3", "70.0"), ("lstm", "10", "90.0"), ("mlp", "0", "40.0")
     ]  # fmt: skip
     curves = {run.spec["seed"]: run.curve for run in results.kept(comparison)}
@@ -185,7 +255,15 @@ def test_lines_of_runs_that_were_not_done_again_stay(tmp_path, monkeypatch):
     assert curves[2][0][1] == 85
 
 
-def test_arms_are_trained_where_they_are_and_a_typo_is_refused(tmp_path, monkeypatch):
+def test_lines_of_another_recipe_go(comparison):
+    first = [("mlp", 0, 40), ("lstm", 0, 90), ("lstm", 1, 80)]
+    results.keep([result(comparison, *run) for run in first], comparison)
+    changed = replace(comparison, arms={"lstm": {"n_epochs": 3}, "mlp": {}})
+    results.keep([result(changed, "lstm", 1, 70)], changed)
+    assert shown(changed) == [("lstm", "1", "70.0"), ("mlp", "0", "40.0")]
+
+
+def test_arms_are_trained_where_they_are_and_a_typo_is_refused(monkeypatch):
     asked = []
 
     class Recorded:

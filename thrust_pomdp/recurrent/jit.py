@@ -19,10 +19,10 @@ def compile_loop(function: Callable[..., Any]) -> Any:
     ``fastmath`` allows reordering and fused multiply-adds, and keeps NaN and infinity: a diverged
     network must show.
 
-    ``forceinline`` puts the loops that it calls into its machine code. Otherwise a process that
-    compiles calls those compiled first, and one that loads what was kept has copies of its own,
-    which the compiler may have ordered in another way: a seed would train differently the first
-    time.
+    ``forceinline`` copies this loop into every loop that calls it. Otherwise the process that
+    compiles a caller runs the callee that it compiled before, and a process that loads the caller
+    from disk runs the copy kept with it, which the compiler may have ordered in another way: the
+    last digits differ, and the first training of a seed would not equal later ones.
     """
     options: dict[str, Any] = {
         "fastmath": _FASTMATH,
