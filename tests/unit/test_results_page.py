@@ -179,6 +179,15 @@ def test_what_was_played_is_kept_if_all_went_well(tmp_path, monkeypatch, status)
     assert kept == ([] if status else ["sweep-sampled.png", "sweep.csv"])
 
 
+def test_figures_in_the_prose_are_those_of_the_table():
+    page = (results.DOCS / "results.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in results.grid_table(GRIDS["burst"])[2:]]
+    bursts_of_8 = [row[5].split()[0] for row in rows if row[1] == "0.5"]
+    bit, lstm, grounded = bursts_of_8
+    said = f"it keeps {grounded} of 500, where the others keep {lstm} and {bit}"
+    assert said in " ".join(page.split())
+
+
 def test_grids_that_are_none_are_refused():
     with pytest.raises(ValueError, match="name must be one of flickering, burst, got 'x'"):
         results.play(["x"], 1)
