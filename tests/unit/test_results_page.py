@@ -188,6 +188,21 @@ def test_figures_in_the_prose_are_those_of_the_table():
     assert said in " ".join(page.split())
 
 
+def test_the_readme_tells_who_passes_sb3_contribs_slow_test():
+    (slow,) = results.select(PLAN, ["settings/sb3-contrib-slow-test"])
+    of_arm = {arm: results.rows_of(slow, arm) for arm in slow.arms}
+    passed = {
+        arm: sum(float(row["most_likely"]) >= slow.bar for row in rows)
+        for arm, rows in of_arm.items()
+    }
+    theirs, ours = (results.score(slow, arm) for arm in ("sb3-contrib", "lstm"))
+    said = (
+        f"{passed['lstm']} of {len(ours.seeds)} seeds pass here, {passed['sb3-contrib']} of "
+        f"{len(theirs.seeds)} there, after {ours.seconds:.0f} and {theirs.seconds:.0f} seconds"
+    )
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
 def test_grids_that_are_none_are_refused():
     with pytest.raises(ValueError, match="name must be one of flickering, burst, got 'x'"):
         results.play(["x"], 1)
