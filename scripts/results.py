@@ -328,12 +328,12 @@ def grid_table(played: PlayedGrid) -> list[str]:
     across = second[0] if second else first
     heads = ["arm", *([first] if second else []), "acting"]
     heads += [f"{across} {value}" for value in played.grid[across]]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = _heading(*heads)
     found = lines_of(played.folder / "sweep.csv")
     for arm in played.arms:
         rows = [row for row in found if row["arm"] == arm]
         if not rows:
-            lines.append(f"| {ARM_LABELS.get(arm, arm)} | not run yet |" + " |" * (len(heads) - 2))
+            lines.append(f"| {ARM_LABELS.get(arm, arm)} | {_absent(len(heads) - 1)} |")
             continue
         mode = max(_MODES, key=lambda mode: sum(float(row[mode] or 0) for row in rows))
         name = ARM_LABELS.get(arm, arm)
@@ -382,10 +382,7 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
 
 def table(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per arm of each comparison, and what is missing."""
-    lines = [
-        f"| environment | arm | {_HEADS} | without memory, with (ladder) |",
-        "|---" * (_HEADS.count("|") + 4) + "|",
-    ]
+    lines = _heading("environment", "arm", *_HEADS, "without memory, with (ladder)")
     missing = []
     for comparison in comparisons:
         environment, ladder = titled(comparison) + verdict(comparison), ladder_of(comparison)
@@ -424,33 +421,28 @@ def unfinished(comparison: Comparison) -> list[str]:
 
 def variants(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per comparison, which is of one arm."""
-    lines = [f"| environment | variant | {_HEADS} |", "|---" * (_HEADS.count("|") + 3) + "|"]
+    lines = _heading("environment", "variant", *_HEADS)
     shown = ""
     for comparison in comparisons:
         (arm,) = comparison.arms
         environment = "" if comparison.env == shown else f"`{comparison.env}`"
         shown = comparison.env
         found = score(comparison, arm)
-        cells = (
-            "not run yet" + " |" * _HEADS.count("|") if found is None else _cells(found, comparison)
-        )
+        cells = _absent(len(_HEADS)) if found is None else _cells(found, comparison)
         lines.append(f"| {environment} | {comparison.note} | {cells} |")
     return lines
 
 
 def passing(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per arm: how many of its runs reach the bar."""
-    lines = [
-        f"| environment | arm | runs that reach it | {_HEADS} |",
-        "|---" * (_HEADS.count("|") + 4) + "|",
-    ]
+    lines = _heading("environment", "arm", "runs that reach it", *_HEADS)
     for comparison in comparisons:
         if comparison.bar is None:
             raise ValueError(f"{comparison.name} needs a bar")
         environment = f"{titled(comparison)}<br>bar {number(comparison.bar)}"
         for arm in comparison.arms:
             found = score(comparison, arm)
-            cells = "not run yet |" + " |" * _HEADS.count("|")
+            cells = _absent(1 + len(_HEADS))
             if found is not None:
                 means = [float(row["most_likely"]) for row in rows_of(comparison, arm)]
                 passed = sum(mean >= comparison.bar for mean in means)
@@ -466,10 +458,7 @@ def training(comparisons: Sequence[Comparison]) -> list[str]:
     ``final`` and ``best`` are means of 100 training episodes, the last ones and the best window;
     their means over the seeds.
     """
-    lines = [
-        "| environment | arm | steps | seeds | final | best | published |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = _heading("environment", "arm", "steps", "seeds", "final", "best", "published")
     for comparison in comparisons:
         environment = title(comparison)
         for arm, published in comparison.published.items():
@@ -501,7 +490,7 @@ def scores(comparisons: Sequence[Comparison]) -> list[str]:
     met = dict.fromkeys(arm for values in found.values() for arm in values)
     arms = [arm for arm in _SHORT if arm in met] + [arm for arm in met if arm not in _SHORT]
     heads = ["environment", *(_SHORT.get(arm, arm) for arm in arms), "ladder: without memory, with"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = _heading(*heads)
     for comparison in comparisons:
         values = found[comparison.name]
         if values:
@@ -584,7 +573,17 @@ def score(comparison: Comparison, arm: str) -> Score | None:
 
 
 #: The columns of :func:`_cells`.
-_HEADS = "steps | seconds | seeds | IQM [95 % interval] | acting | lowest, highest seed"
+_HEADS = ("steps", "seconds", "seeds", "IQM [95 % interval]", "acting", "lowest, highest seed")
+
+
+def _heading(*columns: str) -> list[str]:
+    """Return the head of a table in Markdown and the rule under it."""
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+
+
+def _absent(n_columns: int) -> str:
+    """Return the cells of what was not run yet."""
+    return "not run yet" + " |" * (n_columns - 1)
 
 
 def _cells(found: Score, comparison: Comparison) -> str:
