@@ -8,6 +8,7 @@ replace one on an object or on the class itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
@@ -41,11 +42,32 @@ def against_methods(thing: object, names: Iterable[str], cls: type) -> str | Non
 def against_class(cls: type) -> str | None:
     """Say what of a class is no longer as it was written.
 
-    :param cls: a class that :func:`remember` was called with
-    :return: the first attribute that differs; None where none does
+    :param cls: the class
+    :return: the first attribute that differs, or that nothing is known of the class because
+        :func:`remember` was not called with it; None where all is as it was
     """
+    if cls not in _WRITTEN:
+        return f"{cls.__name__} is not one of the classes that are known"
     for name, attribute in _WRITTEN[cls].items():
-        # What classes keep of themselves moves by itself.
-        if not name.startswith("__") and getattr(cls, name, None) is not attribute:
+        found = getattr(cls, name, None)
+        if found is not attribute and not _moves_by_itself(name, attribute, found):
             return f"{cls.__name__}.{name} was replaced"
     return None
+
+
+def _moves_by_itself(name: str, *attributes: Any) -> bool:
+    """Tell whether an attribute is one that classes keep of themselves, and no method."""
+    return name.startswith("__") and not any(isinstance(a, FunctionType) for a in attributes)
+
+
+def against_family(cls: type) -> str | None:
+    """Say what of a class, or of a class that it inherits from, is no longer as it was written.
+
+    A method that calls the one it overrides is as it was where the overridden one is too, which
+    the class itself does not show.
+
+    :param cls: the class
+    :return: as of :func:`against_class`
+    """
+    inherited = [base for base in cls.__mro__[1:] if base in _WRITTEN]
+    return next(filter(None, map(against_class, [cls, *inherited])), None)

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import PPO
 from stable_baselines3.common import env_util
@@ -23,10 +23,13 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 import thrust_pomdp
+import thrust_pomdp.wrappers.vector
+from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.making import make_vec_env
 from thrust_pomdp.vec.normalize import VecNormalizeVisible
 from thrust_pomdp.vec.step_infos import StepInfos, copy_rows, info_rows
+from thrust_pomdp.vec.substitutes import against_later_infos
 
 IDS = [
     "MaskedCartPole-v0",
@@ -369,6 +372,203 @@ class TestStepInfos:
         copy_rows({"a": np.array([1, 2]), "_a": mask}, target, everyone)
         copy_rows({"b": {"c": np.array([3, 4]), "_c": mask}, "_b": mask}, target, everyone[1:])
         assert info_rows(target, everyone) == [{"a": 1}, {"b": {"c": 4}}]
+
+
+class ThriftyVectorEnv(VectorEnv[Any, Any, Any]):
+    """Somebody's own vector: it fills the same few arrays anew at each step."""
+
+    def __init__(self, n_envs: int = 3) -> None:
+        self.num_envs = n_envs
+        self.single_observation_space = spaces.Box(-9.0, 99.0, (2,), np.float32)
+        self.single_action_space = spaces.Discrete(2)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.copy = lambda: "not what Gymnasium means by it"
+        self._count = np.zeros(n_envs, dtype=np.int64)
+        self._obs = np.zeros((n_envs, 2), dtype=np.float32)
+        self._final_obs = np.zeros((n_envs, 2), dtype=np.float32)
+        self._blanked, self._state = np.zeros(n_envs, bool), np.zeros((n_envs, 3))
+        self._log: list[int] = []
+        everyone = np.ones(n_envs, dtype=bool)
+        self._infos = {"blanked": self._blanked, "_blanked": everyone,
+                       "state": self._state, "_state": everyone,
+                       "log": self._log}  # fmt: skip
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._count[:] = np.arange(self.num_envs)
+        self._fill(0)
+        return self._obs, self._infos
+
+    def _fill(self, n_steps: int) -> None:
+        self._obs[:] = self._count[:, None]
+        self._state[:] = 10 * self._count[:, None]
+        self._blanked[:] = self._count % 2 == 1
+        self._log.append(n_steps)
+
+    def step(self, actions: Any) -> Any:
+        self._count += 1
+        self._fill(len(self._log))
+        ended = self._count >= 5
+        infos = dict(self._infos)
+        if ended.any():
+            self._final_obs[:] = self._obs
+            infos |= {"final_obs": self._final_obs, "_final_obs": ended,
+                      "final_info": {"state": self._state.copy(), "_state": ended},
+                      "_final_info": ended}  # fmt: skip
+            self._count[ended] = 0
+            self._fill(len(self._log))
+        return self._obs, self._count.astype(float), ended, np.zeros_like(ended), infos
+
+
+class RememberingEnv(gym.Env[Any, Any]):
+    """Somebody's own environment, which tells of objects that it goes on changing."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.render_mode = render_mode
+        self.path: list[int] = []
+        self.told = {"blanked": False, "visits": np.zeros(2)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.path.clear()
+        self.told["visits"][:] = 0
+        return np.zeros(1, np.float32), {"path": self.path, **self.told}
+
+    def step(self, action: Any) -> Any:
+        self.path.append(int(action))
+        self.told["visits"][int(action)] += 1
+        info = {"path": self.path, **self.told}
+        return np.zeros(1, np.float32), 0.0, len(self.path) == 4, False, info
+
+
+class Relabelling(VectorWrapper):
+    """Somebody's own wrapper, with an array of its own for all steps."""
+
+    def step(self, actions: Any) -> Any:
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        self.seen = vars(self).get("seen", np.zeros(self.num_envs))
+        self.seen += rewards
+        return obs, rewards, terminations, truncations, {**infos, "seen": self.seen}
+
+
+def outcomes_and_copies(venv: VecEnv, n_steps: int = 15) -> tuple[list[Any], list[Any]]:
+    """Return what the steps gave, as it is in the end and as it was then."""
+    kept, then = [venv.reset()], []
+    then.append(copy.deepcopy(kept[0]))
+    rng = np.random.default_rng(0)
+    for _ in range(n_steps):
+        kept.append((*venv.step(rng.integers(2, size=venv.num_envs)), venv.reset_infos))
+        # Only the containers: looking into lazy infos would make them tell of this very step.
+        if not isinstance(kept[-1][3], StepInfos):
+            then.append(copy.deepcopy(kept[-1]))
+    return kept, then
+
+
+class TestInfosOfOthers:
+    """What a step told stays what it was, whatever an environment does to its arrays."""
+
+    def test_arrays_filled_anew_do_not_change_what_was_told(self) -> None:
+        venv = GymnasiumVecEnv(ThriftyVectorEnv())
+        kept, then = outcomes_and_copies(venv)
+        assert_same(kept, then)
+        obs, _, dones, infos, _ = kept[5]
+        assert type(infos) is list
+        assert obs[:, 0].tolist() == [0, 1, 2]
+        assert [info["state"][0] for info in kept[3][3]] == [30, 40, 50]
+        assert [info["terminal_observation"][0] for info in kept[3][3] if "episode" in info] == [5]
+        assert kept[3][3][0]["log"] == [0, 1, 2, 3, 4]
+        assert dones.tolist() == [True, False, False]
+
+    def test_flags_are_those_of_the_frames_shown(self) -> None:
+        venv = GymnasiumVecEnv(ThriftyVectorEnv())
+        venv.reset()
+        blanked = venv.blanked
+        assert blanked is not None
+        assert blanked.tolist() == [False, True, False]
+        venv.step(np.zeros(3, dtype=np.int64))
+        assert blanked.tolist() == [False, True, False]
+        assert venv.blanked is not None
+        assert venv.blanked.tolist() == [True, False, True]
+
+    def test_objects_that_an_environment_changes_are_those_of_the_step(self) -> None:
+        gym.register("Remembering-v0", RememberingEnv, disable_env_checker=True)
+        ours, theirs = (
+            synchronous("Remembering-v0", 2),
+            env_util.make_vec_env("Remembering-v0", 2),
+        )
+        del gym.registry["Remembering-v0"]
+        ours.seed(0)
+        (kept, then), (others, _) = (outcomes_and_copies(venv) for venv in (ours, theirs))
+        assert_same(kept, then)
+        for mine, other in zip(kept[1:], others[1:], strict=True):
+            for info, as_sb3 in zip(mine[3], other[3], strict=True):
+                if "episode" in info:
+                    # SB3 copies infos after the reset, which has emptied the array; Gymnasium
+                    # has taken its numbers before.
+                    assert info.pop("visits").sum() == 4
+                    del as_sb3["visits"]
+                assert_same(info, as_sb3)
+
+    def test_what_a_foreign_wrapper_adds_is_that_of_the_step(self) -> None:
+        envs = gym.make_vec(FLICKERING, 2, autoreset_mode="SameStep")
+        kept, then = outcomes_and_copies(GymnasiumVecEnv(Relabelling(envs)))
+        assert_same(kept, then)
+        assert [info["seen"] for info in kept[2][3]] == [2.0, 2.0]
+
+    def test_our_wrappers_may_be_looked_at_later_too(self) -> None:
+        def make(venv_of: Callable[[str, int], Any]) -> Any:
+            envs = thrust_pomdp.wrappers.vector.FlickerObservation(
+                venv_of("MaskedFlickeringCartPole-v0", 3).env, 0.4, burst_len=3
+            )
+            venv = GymnasiumVecEnv(
+                thrust_pomdp.wrappers.vector.ElementDropoutObservation(envs, 0.3)
+            )
+            venv.seed(4)
+            return venv
+
+        native, sync = make(make_vec_env), make(synchronous)
+        later, _ = outcomes_and_copies(native, 60)
+        at_once, _ = outcomes_and_copies(sync, 60)
+        assert isinstance(later[1][3], StepInfos)
+        for one, other in zip(later[1:], at_once[1:], strict=True):
+            assert_same(one[:4], other[:4])
+
+    @pytest.mark.parametrize("what", ["_infos", "step"])
+    def test_a_native_vector_that_was_changed_is_no_longer_trusted(
+        self, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        cls = FlickeringCartPoleVectorEnv
+        envs = gym.make_vec(FLICKERING, 2, autoreset_mode="SameStep")
+        assert against_later_infos(envs) is None
+        method = getattr(cls, what)
+        monkeypatch.setattr(cls, what, lambda self, *args: method(self, *args))
+        assert against_later_infos(envs) == f"FlickeringCartPoleVectorEnv.{what} was replaced"
+        venv = GymnasiumVecEnv(envs)
+        venv.reset()
+        assert type(venv.step(np.zeros(2, dtype=np.int64))[3]) is list
+
+    def test_nor_is_a_subclass_of_it(self) -> None:
+        class Mine(FlickeringCartPoleVectorEnv):
+            pass
+
+        envs = Mine(2, autoreset_mode="SameStep")
+        assert against_later_infos(envs) == "Mine is none of the native vectors"
+
+    def test_what_agents_see_is_added_to_plain_lists_too(self) -> None:
+        """Of a vector that reuses its arrays, and of one that makes new ones."""
+
+        def run(envs: Any) -> list[Any]:
+            venv: VecEnv = thrust_pomdp.VecNormalizeVisible(GymnasiumVecEnv(envs))
+            venv = thrust_pomdp.VecPreviousReward(thrust_pomdp.VecPreviousAction(venv))
+            return outcomes_and_copies(thrust_pomdp.VecPrivilegedInfo(venv))[0]
+
+        class Fresh(VectorWrapper):
+            def step(self, actions: Any) -> Any:
+                return copy.deepcopy(self.env.step(actions))
+
+        assert_same(run(ThriftyVectorEnv()), run(Fresh(ThriftyVectorEnv())))
 
 
 class TestArrays:

@@ -11,6 +11,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_flag
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_picture import Window, add_senses
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
 from thrust_pomdp.painting import STRIP_FRAMES, Picture
@@ -53,6 +54,11 @@ def check_start_options(options: dict[str, Any] | None) -> None:
         )
 
 
+# Its physics are run, and stood in for, here.
+remember(CartPoleEnv)
+
+
+@remember
 class SensedCartPoleEnv(CartPoleEnv):
     """CartPole with an observation of our own; physics and seeds are Gymnasium's."""
 
@@ -123,6 +129,7 @@ class SensedCartPoleEnv(CartPoleEnv):
         return state[list(POSITIONS)] if self.hide_velocities else state
 
 
+@remember
 class MaskedCartPoleEnv(SensedCartPoleEnv):
     """CartPole without its velocities: the agent sees where things are, not how they move.
 
@@ -184,6 +191,7 @@ class MaskedCartPoleEnv(SensedCartPoleEnv):
         super().__init__(True, kinematics_integrator, expose_state, render_mode)
 
 
+@remember
 class FlickeringCartPoleEnv(SensedCartPoleEnv):
     """CartPole through a sensor that drops whole frames.
 

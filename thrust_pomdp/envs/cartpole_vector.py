@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.envs.classic_control.utils import maybe_parse_reset_bounds
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import (
     FlickeringCartPoleEnv,
     MaskedCartPoleEnv,
@@ -34,6 +35,7 @@ DEFAULT_BOUNDS = (-0.05, 0.05)
 _ZERO = np.zeros((), dtype=np.float32)
 
 
+@remember
 class SensedCartPoleVectorEnv(NativeVectorEnv):
     """Many CartPoles seen through the same kind of sensor.
 
@@ -110,6 +112,7 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
         return infos
 
 
+@remember
 class MaskedCartPoleVectorEnv(SensedCartPoleVectorEnv):
     """Many CartPoles without their velocities; see :class:`MaskedCartPoleEnv` for the task.
 
@@ -145,6 +148,7 @@ class MaskedCartPoleVectorEnv(SensedCartPoleVectorEnv):
         super().__init__(single, num_envs, autoreset_mode, max_episode_steps)
 
 
+@remember
 class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
     """Many CartPoles through sensors that drop frames; see :class:`FlickeringCartPoleEnv`.
 

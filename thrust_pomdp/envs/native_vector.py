@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.flicker import BlockStreams
 
@@ -34,6 +35,7 @@ NO_LIMIT = 2**62
 STARTS_AHEAD = 100
 
 
+@remember
 class NativeVectorEnv(VectorEnv[Observations, Actions, Any], ABC):
     """Many environments of one kind with two actions and a Box observation.
 

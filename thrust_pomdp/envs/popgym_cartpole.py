@@ -8,10 +8,12 @@ import numpy as np
 from gymnasium import spaces
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import Info, Observation, SensedCartPoleEnv
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
 
 
+@remember
 class PositionOnlyCartPoleEnv(SensedCartPoleEnv):
     """POPGym's CartPole without velocities: the same task, reward scale and length.
 
@@ -107,6 +109,7 @@ class PositionOnlyCartPoleEnv(SensedCartPoleEnv):
         return super().reset(seed=seed, options=options)
 
 
+@remember
 class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
     """POPGym's CartPole without velocities, its positions seen through Gaussian noise.
 

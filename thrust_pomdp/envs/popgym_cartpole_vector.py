@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_vector import SensedCartPoleVectorEnv
 from thrust_pomdp.envs.native_vector import Flags, Indices, Observations
 from thrust_pomdp.envs.noise import SensorNoises
@@ -16,6 +17,7 @@ from thrust_pomdp.envs.popgym_cartpole import (
 )
 
 
+@remember
 class _POPGymVectorEnv(SensedCartPoleVectorEnv):
     """Rewards and episode lengths of POPGym."""
 
@@ -34,6 +36,7 @@ class _POPGymVectorEnv(SensedCartPoleVectorEnv):
         self._rewards /= single.max_episode_length
 
 
+@remember
 class PositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
     """Many :class:`PositionOnlyCartPoleEnv`, with the numbers of single ones.
 
@@ -67,6 +70,7 @@ class PositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
         super().__init__(single, num_envs, autoreset_mode, max_episode_steps)
 
 
+@remember
 class NoisyPositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
     """Many :class:`NoisyPositionOnlyCartPoleEnv`, with the numbers of single ones.
 

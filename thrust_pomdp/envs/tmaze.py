@@ -10,6 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
 
 Observation = NDArray[np.float32]
@@ -32,6 +33,7 @@ def cue_of(uniform: float | NDArray[np.float64]) -> Any:
     return np.where(np.asarray(uniform) < 0.5, -1, 1)
 
 
+@remember
 class TMazeEnv(gym.Env[Observation, np.int64]):
     """A corridor whose end can only be passed well by an agent that remembers its start.
 
@@ -176,6 +178,7 @@ class TMazeEnv(gym.Env[Observation, np.int64]):
         return text(scene) if self.render_mode == "ansi" else picture(scene)
 
 
+@remember
 class ActiveTMazeEnv(TMazeEnv):
     """A T-maze in which the agent must first step aside to see the cue that it has to remember.
 

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.native_vector import Actions, Flags, Indices, NativeVectorEnv, Observations
 from thrust_pomdp.envs.tmaze import (
@@ -36,6 +37,7 @@ class TMazeOfVector(EnvOfVector):
         return single.render()
 
 
+@remember
 class TMazeVectorEnv(NativeVectorEnv):
     """Many T-mazes; see :class:`TMazeEnv` for the task.
 
@@ -103,6 +105,7 @@ class TMazeVectorEnv(NativeVectorEnv):
         return observe(self.cells, self.cues, self._corridor_length)
 
 
+@remember
 class ActiveTMazeVectorEnv(TMazeVectorEnv):
     """Many T-mazes in which the agent must step aside to see the cue; see :class:`ActiveTMazeEnv`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +22,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 )
 
 from thrust_pomdp.vec.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
+from thrust_pomdp.vec.substitutes import against_keeping_arrays, against_later_infos
 
 Flags = NDArray[np.bool_]
 
@@ -37,8 +39,10 @@ class GymnasiumVecEnv(VecEnv):
     ``terminal_observation``, ``TimeLimit.truncated`` and Monitor's ``episode`` (raw rewards). Seeds
     and options are used at the next reset only.
 
-    Nothing is done per environment on a step where none ended: the infos are built when someone
-    looks at them (:class:`~thrust_pomdp.vec.step_infos.StepInfos`).
+    Around a native vector of this package nothing is done per environment on a step where none
+    ended: the infos are built when someone looks at them
+    (:class:`~thrust_pomdp.vec.step_infos.StepInfos`). Other vectors may fill their arrays anew or
+    change the objects in their infos, so that these are copied at each step, as SB3 does.
 
     >>> import gymnasium as gym, thrust_pomdp
     >>> envs = gym.make_vec("FlickeringCartPole-v0", 2, autoreset_mode="SameStep")
@@ -74,9 +78,9 @@ class GymnasiumVecEnv(VecEnv):
         self._reset_infos_stale = False
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self.metadata = env.metadata
-        # Gymnasium's own say with `copy` whether their arrays are the caller's to keep, which SB3
-        # relies on; of others nothing is known.
-        self._arrays_are_ours = bool(getattr(self._base, "copy", False))
+        # SB3 relies on arrays being the caller's to keep; of most vectors that is not known.
+        self._arrays_are_ours = against_keeping_arrays(env) is None
+        self._infos_can_wait = against_later_infos(env) is None
         self._returns = np.zeros(self.num_envs)
         # The step before the first of every environment's episode, so that steps need no counting.
         self._began = np.zeros(self.num_envs, dtype=np.int64)
@@ -95,6 +99,7 @@ class GymnasiumVecEnv(VecEnv):
         self._began[:] = self._n_steps
         if all(_same_options(options, self._options[0]) for options in self._options):
             obs, infos = self.env.reset(seed=self._seed(), options=self._options[0] or None)
+            infos = self._kept(infos)
             self._take_reset_infos(infos, np.arange(self.num_envs))
             self._take_flags(infos)
         else:
@@ -118,7 +123,7 @@ class GymnasiumVecEnv(VecEnv):
                 seed=seed,
                 options={**options, "reset_mask": mask},
             )
-            self._take_reset_infos(infos, np.flatnonzero(mask))
+            self._take_reset_infos(self._kept(infos), np.flatnonzero(mask))
             remaining &= ~mask
         flags = [info.get("blanked") for info in self.reset_infos]
         regular = all(isinstance(flag, (bool, np.ndarray)) for flag in flags)
@@ -162,13 +167,16 @@ class GymnasiumVecEnv(VecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments; those that ended return the first frame of the next episode."""
         obs, rewards, terminations, truncations, infos = self.env.step(self.actions)
+        infos = self._kept(infos)
         self._returns += rewards
         self._n_steps += 1
         dones = terminations | truncations
         ended = dones.nonzero()[0]
         episodes = self._end_episodes(ended, terminations, infos) if len(ended) > 0 else None
         self._take_flags(infos)
-        step_infos = StepInfos(self._nobody, infos, episodes)
+        step_infos: list[Infos] = StepInfos(self._nobody, infos, episodes)
+        if not self._infos_can_wait:
+            step_infos = list(step_infos)
         return self._owned(obs), rewards.astype(np.float32), dones, step_infos
 
     def _end_episodes(
@@ -186,6 +194,10 @@ class GymnasiumVecEnv(VecEnv):
         self._returns[ended] = 0.0
         self._began[ended] = self._n_steps
         return episodes
+
+    def _kept(self, infos: Infos) -> Infos:
+        """Return infos that tell of this step for ever, whatever the environments do later."""
+        return infos if self._infos_can_wait else deepcopy(infos)
 
     def _owned(self, obs: Any) -> Any:
         """Return observations that the next step will not overwrite."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
@@ -17,6 +16,7 @@ from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.normalize import VecNormalizeVisible
 from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
+from thrust_pomdp.vec.substitutes import against_native_vector, render_mode_of, time_limit_of
 
 
 def make_vec_env(
@@ -40,10 +40,11 @@ def make_vec_env(
     """Make SB3's vectorised environment, from the native vector environment where there is one.
 
     A drop-in for the function of that name in ``stable_baselines3.common.env_util``: the same
-    arguments, and the same observations, rewards and episodes for the same seed. Ids with a native
-    vector environment that can reset in the same step run many times faster; other ids, and what
-    needs a Python object per environment (wrappers, Monitor files or arguments, ``vec_env_cls``),
-    go to SB3's function.
+    arguments, and the same observations, rewards and episodes for the same seed. Tasks of this
+    package run many times faster, in their native vector environments; other ids (whether they
+    have a vector environment or not), and what needs a Python object per environment (wrappers,
+    Monitor files or arguments, ``vec_env_cls``), go to SB3's function, and so does what a program
+    made of our ids (:func:`~thrust_pomdp.vec.substitutes.against_native_vector`).
 
     The keywords behind SB3's add what agents see, in the order in which it must be: normaliser,
     previous action, previous reward, stack.
@@ -79,10 +80,10 @@ def make_vec_env(
     needs_single_envs = any(value is not None for value in per_env) or any(
         (vec_env_kwargs, monitor_kwargs, wrapper_kwargs)
     )
-    native_kwargs = None if needs_single_envs else _native_kwargs(env_id, env_kwargs or {})
+    spec, kwargs = _spec_of(env_id), env_kwargs or {}
     venv: VecEnv
-    if native_kwargs is not None:
-        venv = _native(str(env_id), n_envs, seed, start_index, native_kwargs)
+    if spec is not None and not needs_single_envs and against_native_vector(spec, kwargs) is None:
+        venv = _native(spec, n_envs, seed, start_index, kwargs)
     else:
         venv = env_util.make_vec_env(
             env_id,
@@ -131,34 +132,22 @@ def layered(
 
 
 def _native(
-    env_id: str, n_envs: int, seed: int | None, start_index: int, kwargs: dict[str, Any]
+    spec: EnvSpec, n_envs: int, seed: int | None, start_index: int, env_kwargs: dict[str, Any]
 ) -> GymnasiumVecEnv:
-    env = gym.make_vec(env_id, n_envs, vectorization_mode="vector_entry_point", **kwargs)
+    kwargs = {
+        **env_kwargs,
+        # A window for each environment is for single ones.
+        "render_mode": render_mode_of(env_kwargs),
+        "max_episode_steps": time_limit_of(spec, env_kwargs),
+        "autoreset_mode": AutoresetMode.SAME_STEP.value,
+    }
+    env = gym.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs)
     venv = GymnasiumVecEnv(env)
     if seed is not None:
         # As SB3 does, whose action space is the first environment's.
         venv.action_space.seed(seed + start_index)
     venv.seed(seed)
     return venv
-
-
-def _native_kwargs(env_id: Any, env_kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of the native vector environment that serves; None if there is none."""
-    spec = _spec_of(env_id)
-    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
-        return None
-    entry_point = spec.vector_entry_point
-    creator = entry_point if callable(entry_point) else load_env_creator(entry_point)
-    accepted = inspect.signature(creator).parameters
-    for_users = accepted.keys() - {"num_envs", "autoreset_mode"}
-    if "autoreset_mode" not in accepted or not for_users >= env_kwargs.keys():
-        return None
-    kwargs = {**env_kwargs, "autoreset_mode": AutoresetMode.SAME_STEP.value}
-    # SB3 asks for images by default; a window for each environment is for single ones.
-    render_mode = (
-        kwargs.setdefault("render_mode", "rgb_array") if "render_mode" in accepted else None
-    )
-    return None if render_mode == "human" else kwargs
 
 
 def _spec_of(env_id: Any) -> EnvSpec | None:
