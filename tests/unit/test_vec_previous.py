@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecEnv,
+    VecEnvWrapper,
     VecFrameStack,
     VecNormalize,
 )
@@ -55,6 +56,33 @@ def run(venv: VecEnv, n_steps: int = 60, seed: int = 0) -> list[Any]:
         told = [(info.get("blanked"), info.get("terminal_observation")) for info in infos]
         seen += [obs, rewards, dones, told]
     return seen
+
+
+class LostDigits(VecEnvWrapper):
+    """Somebody's own sensor: single components are blank, and the infos say so."""
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        obs, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            info["blanked"] = np.array([True, False, False, False])
+        return obs, rewards, dones, infos
+
+
+class TestFlagsOfOthers:
+    @pytest.mark.parametrize("make", [VecPreviousAction, VecPreviousReward])
+    @pytest.mark.parametrize("env_id", ["MaskedFlickeringCartPole-v0", "FlickeringCartPole-v0"])
+    def test_grow_with_the_observation(self, make: Any, env_id: str) -> None:
+        if env_id.startswith("Masked"):
+            venv: VecEnv = make(LostDigits(VecFrameStack(make_vec_env(env_id, 2, seed=0), 2)))
+        else:
+            venv = make(LostDigits(make_vec_env(env_id, 2, seed=0)))
+        venv.reset()
+        obs, _, _, infos = venv.step(np.ones(2, dtype=np.int64))
+        for info in infos:
+            assert info["blanked"].tolist() == [True] + [False] * (obs.shape[1] - 1)
 
 
 class TestEqualsTheSingleWrapper:

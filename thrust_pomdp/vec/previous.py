@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.layer import VecLayer
 from thrust_pomdp.wrappers import PreviousActionObservation, PreviousRewardObservation
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import Appender, Encoding
@@ -19,7 +20,7 @@ from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
 from thrust_pomdp.wrappers.vector.previous import PreviousObservation as VectorPreviousObservation
 
 
-class VecPrevious(VecEnvWrapper):
+class VecPrevious(VecLayer):
     """Base of the wrappers that append something about the last step, zeros where there is none.
 
     ``terminal_observation`` holds what belongs to the step that led to it; the frame that an
@@ -42,6 +43,8 @@ class VecPrevious(VecEnvWrapper):
         self._appender = Appender(venv.observation_space, encoding, key)
         super().__init__(venv, observation_space=self._appender.space)
         self.encoding, self.key = encoding, key
+        # Others may put flags of their own into the infos, which only looking at these shows.
+        self._flags_are_from_inside = all(map(_leaves_infos, layers(venv)))
 
     @property
     def makes_longer(self) -> bool:
@@ -74,7 +77,7 @@ class VecPrevious(VecEnvWrapper):
     def _extend_flags(self, infos: Any) -> None:
         """Tell that what is appended is never blank, where flags are of components."""
         inside = self.venv.unwrapped
-        if isinstance(inside, GymnasiumVecEnv):
+        if isinstance(inside, GymnasiumVecEnv) and self._flags_are_from_inside:
             # Most often its flags are of frames; to look at the infos would be to build them.
             if not inside.tells_blanked:
                 return
@@ -158,6 +161,11 @@ class VecPreviousReward(VecPrevious):
 
     def _last(self, rewards: NDArray[Any]) -> NDArray[np.float32]:
         return self.encoding(original_rewards(self.venv, rewards))
+
+
+def _leaves_infos(layer: VecEnvWrapper) -> bool:
+    """Tell whether a wrapper is known to leave what the infos tell of blank frames alone."""
+    return type(layer).__module__.partition(".")[0] in ("thrust_pomdp", "stable_baselines3")
 
 
 def _check_venv(venv: Any) -> None:

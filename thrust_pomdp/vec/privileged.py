@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.vec.layer import VecLayer
 from thrust_pomdp.vec.previous import layers
 from thrust_pomdp.vec.step_infos import Infos, StepInfos
 from thrust_pomdp.visible import update
@@ -28,7 +29,7 @@ Layer = TypeVar("Layer", bound=VecEnvWrapper)
 _EPSILON = 1e-8
 
 
-class VecUnprivileged(VecEnvWrapper):
+class VecUnprivileged(VecLayer):
     """Pass everything through: for evaluation, where training has :class:`VecPrivilegedInfo`.
 
     SB3's ``EvalCallback`` copies a normaliser's statistics only between environments that are
