@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -17,6 +18,7 @@ from thrust_pomdp.experiment.commands import compare, options
 from thrust_pomdp.experiment.engines import Failed
 from thrust_pomdp.experiment.recipes import matched_recipe_for, recipe_for
 from thrust_pomdp.experiment.report.rule import MIN_RUNS, RULE
+from thrust_pomdp.experiment.report.terms import read_kept
 
 ROOT = Path(__file__).parents[2]
 FLICKERING = "FlickeringCartPole-v0"
@@ -180,12 +182,13 @@ class TestRunning:
         self, tmp_path, capsys, pages, flag, memory
     ):
         arguments = ["--arms", "lstm", "arms_of_users:a2c", "--seeds", str(MIN_RUNS)]
-        assert self.call(tmp_path, *arguments) == 0
+        assert self.call(tmp_path / "1", *arguments) == 0
         out = capsys.readouterr().out
         assert "arms_of_users:a2c takes no part in the verdict unless --memoryless or" in out
-        assert self.call(tmp_path, *arguments, flag, "arms_of_users:a2c") == 0
+        assert self.call(tmp_path / "2", *arguments, flag, "arms_of_users:a2c") == 0
         assert "takes no part" not in capsys.readouterr().out
-        assert [page[2] for page in pages] == [{}, {"arms_of_users:a2c": memory}]
+        kept = [read_kept(tmp_path / name) for name in "12"]
+        assert [one.terms.memory for one in kept] == [{}, {"arms_of_users:a2c": memory}]
 
     def test_an_arm_of_ones_own_that_failed_keeps_nobody_from_the_page(self, tmp_path, capsys):
         arm = "arms_of_users:failing"
@@ -199,7 +202,8 @@ class TestSpecs:
         made = specs("--arms", "lstm", "mlp", "--seeds", "2", "--n-timesteps", "2e3")
         assert [one.name for one in made] == ["lstm-seed0", "mlp-seed0", "lstm-seed1", "mlp-seed1"]
         assert {one.total_timesteps for one in made} == {2000}
-        assert made[0].recipe == recipe_for("lstm", FLICKERING)
+        recipe = recipe_for("lstm", FLICKERING)
+        assert made[0].recipe == dataclasses.replace(recipe, n_timesteps=2000)
         assert made[0].evaluations == 10
 
     def test_changes_are_for_all_arms_or_for_one(self):

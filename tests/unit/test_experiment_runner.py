@@ -63,6 +63,7 @@ class InstantEngine:
 
     def __init__(self, **of_arm: object) -> None:
         self.of_arm = of_arm
+        self.jobs = 1
         self.done: list[str] = []
 
     def run(self, tasks):
@@ -138,6 +139,7 @@ class TestFinishedRuns:
 
         Runner([spec()], tmp_path, engine=Looks()).run()
         content = json.loads(marker.read_text())
+        assert content["verdict"]["finished_runs_when_written"] == 0
         marker.write_text(json.dumps({**content, "rule": ["that of an earlier version"]}))
         run([spec("mlp")], tmp_path)
         content = json.loads(marker.read_text())

@@ -227,7 +227,7 @@ class TestVerdict:
         assert "the best memoryless controller found 199.6" in found.sentence
 
     def test_arms_that_do_it_with_less_memory_are_named(self):
-        one_bit = "previous action only, one bit of memory 430.0 [429.0, 431.0]."
+        one_bit = "previous action only (SB3 PPO) 430.0 [429.0, 431.0]."
         scores = {"lstm": around(480), "mlp": around(170), "mlp-prev-action": around(430)}
         found = verdict({**scores, "frame-stack": around(220), "sb3-contrib": around(470)})
         assert found.outcome == "needed"

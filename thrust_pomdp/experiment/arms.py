@@ -128,8 +128,7 @@ ARMS: dict[str, Arm] = {
             previous_action=True, rnn_class="nn.GRU", recipes_of="lstm-prev-action",
             keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
-        Arm("mlp-prev-action", "previous action only, one bit of memory", _PPO,
-            previous_action=True),
+        Arm("mlp-prev-action", "previous action only (SB3 PPO)", _PPO, previous_action=True),
         Arm("frame-stack", "last few frames (SB3 PPO)", _PPO, stacks_frames=True),
         Arm("sb3-contrib", "LSTM (sb3-contrib)", "sb3_contrib:RecurrentPPO", recurrent=True,
             needs="sb3-contrib", actions=_ACTIONS[:3]),  # it crashes on MultiBinary

@@ -113,7 +113,12 @@ Events = Generator[Event | None, None, None]
 
 
 class Engine(Protocol):
-    """Does tasks somewhere."""
+    """Does tasks somewhere.
+
+    :ivar jobs: tasks at the same time, on which their times depend
+    """
+
+    jobs: int
 
     def run(self, tasks: Sequence[Task]) -> Events:
         """Do the tasks and tell what happens; None when nothing did for a moment.

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -82,11 +82,15 @@ class ResultsFolder:
         return dict(wanted)
 
     @contextlib.contextmanager
-    def opened_with(self, settings: Mapping[str, Any]) -> Iterator[None]:
+    def opened_with(
+        self, settings: Mapping[str, Any], noted: Callable[[], Mapping[str, Any]] = dict
+    ) -> Iterator[None]:
         """Make the folder and keep others out of it.
 
         The system takes the lock back when this process ends, however it ends.
 
+        :param settings: what it is made with
+        :param noted: called once the folder is ours; what else its file is to say
         :raises ValueError: as :meth:`check_settings`, or if another process has it open
         :raises OSError: if it cannot be written
         """
@@ -97,20 +101,16 @@ class ResultsFolder:
             self.check_settings(settings)  # again: another process may have been at it until now
             for leftover in self.runs.glob(f"*{_UNFINISHED}"):
                 leftover.unlink()
-            self._write_marker(as_json(settings))
+            self._write_marker(as_json(settings), as_json(noted()))
             yield
 
-    def _write_marker(self, settings: dict[str, Any]) -> None:
+    def _write_marker(self, settings: dict[str, Any], noted: Mapping[str, Any]) -> None:
         marker = self.path / self.MARKER
-        content = {"thrust_pomdp": self.MAKER, "settings": settings, **self._noted_at_first()}
+        content = {"thrust_pomdp": self.MAKER, "settings": settings}
         if marker.exists():
             joined = self._joined(self._read_marker(), settings)
             content = {**json.loads(marker.read_text()), "settings": joined}
-        write_whole(marker, json.dumps(content, indent=1).encode())
-
-    def _noted_at_first(self) -> dict[str, Any]:
-        """Return what else the marker says, as it was when the folder was made."""
-        return {}
+        write_whole(marker, json.dumps({**content, **noted}, indent=1).encode())
 
     def _read_marker(self) -> dict[str, Any]:
         marker = self.path / self.MARKER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,11 +16,21 @@ from thrust_pomdp.experiment.files import (
     names_in,
     write_whole,
 )
-from thrust_pomdp.experiment.report.rule import RULE
+from thrust_pomdp.experiment.report.terms import (
+    MARKER,
+    Kept,
+    Terms,
+    check_unchanged,
+    kept_now,
+    read_kept,
+)
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, curve_text, load_result, result_text
 
 #: What a folder of the first version, which had no marker, may contain.
 _WITHOUT_MARKER = frozenset({"runs", "summary.csv", "curves.csv", "curves.png", LOCK})
+
+#: The name of a run: its arm as files have it, and its seed.
+_NAME = re.compile(r"(.+?)-seed(\d+)(?:-|$)")
 
 #: Settings that runs of one folder may differ in.
 _OF_ONE_RUN = ("arm", "seed", "hyperparams", "label")
@@ -29,7 +40,7 @@ class ComparisonFolder(ResultsFolder):
     """Results on disk: ``runs/NAME.json``, with the model and the course of the training beside it.
 
     ==============================  ===========================================================
-    ``comparison.json``             what the folder was made with, and the rule of the verdict
+    ``comparison.json``             what the folder was made with, and all of the verdict's rule
     ``runs/NAME.json``              a finished run; written last, and whole or not at all
     ``runs/NAME.csv``               its course, a line per rollout
     ``runs/NAME.zip``               its model, for the algorithm's ``load``
@@ -41,30 +52,51 @@ class ComparisonFolder(ResultsFolder):
     :param path: the folder
     """
 
-    MARKER = "comparison.json"
+    MARKER = MARKER
     MAKER = "comparison"
 
     def load(self, name: str) -> RunResult:
         """Read the result of a finished run."""
         return load_result(self.result_path(name))
 
-    def check(self, specs: Sequence[RunSpec]) -> None:
+    def check(self, specs: Sequence[RunSpec], terms: Terms | None = None) -> None:
         """Check that runs may go into this folder; nothing is written.
 
-        :raises ValueError: if it holds something else, or runs made with other settings
+        :param specs: the runs
+        :param terms: what their verdict is to go by
+        :raises ValueError: if it holds something else, or runs made with other settings or terms
         """
         self.check_settings(_settings(specs))
+        self._kept_now(specs, terms or Terms())
         for spec in specs:
             if self.is_finished(spec.name):
                 self._check_run(spec)
 
-    def opened(self, specs: Sequence[RunSpec]) -> AbstractContextManager[None]:
+    def opened(
+        self, specs: Sequence[RunSpec], terms: Terms | None = None
+    ) -> AbstractContextManager[None]:
         """Make the folder and keep others out of it.
 
+        :param specs: the runs
+        :param terms: what their verdict is to go by
         :raises ValueError: as :meth:`check`, or if another process has it open
         :raises OSError: if it cannot be written
         """
-        return self.opened_with(_settings(specs))
+        return self.opened_with(
+            _settings(specs), lambda: self._kept_now(specs, terms or Terms()).as_mapping()
+        )
+
+    def _kept_now(self, specs: Sequence[RunSpec], terms: Terms) -> Kept:
+        """Return what is to be kept of the verdict's rule, once it is seen that nothing changes."""
+        kept, found = read_kept(self.path), self._finished_runs(specs)
+        check_unchanged(self.path, kept, terms, {arm for arm, _ in found})
+        return kept_now(kept, terms, specs, found)
+
+    def _finished_runs(self, specs: Sequence[RunSpec]) -> list[tuple[str, int]]:
+        """Return arm and seed of the runs that have results, by the names of their files."""
+        arms = {spec.arm_in_files: spec.arm for spec in specs}
+        names = (_NAME.match(path.stem) for path in sorted(self.runs.glob("*.json")))
+        return [(arms.get(name[1], name[1]), int(name[2])) for name in names if name]
 
     def _is_ours_without_marker(self) -> bool:
         return any(self.runs.glob("*.json")) and names_in(self.path) <= _WITHOUT_MARKER
@@ -75,10 +107,8 @@ class ComparisonFolder(ResultsFolder):
                 check_same(self.path, key, made.get(key), wanted[key])
         recipes = made.get("recipes", {})
         for arm in wanted["recipes"].keys() & recipes.keys():
-            _check_recipe(self.path, arm, recipes[arm], wanted["recipes"][arm])
-
-    def _noted_at_first(self) -> dict[str, Any]:
-        return {"rule": list(RULE)}  # written down before the first run
+            budget = wanted["n_timesteps"]
+            _check_recipe(self.path, arm, recipes[arm], wanted["recipes"][arm], budget)
 
     def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
         return {**wanted, "recipes": {**made.get("recipes", {}), **wanted["recipes"]}}
@@ -92,7 +122,8 @@ class ComparisonFolder(ResultsFolder):
             if key != "hyperparams":
                 check_same(path, key, found.spec.get(key, default), wanted[key])
         if found.recipe:
-            _check_recipe(path, spec.arm, found.recipe, as_json(spec.recipe.as_mapping()))
+            recipe = as_json(spec.recipe.as_mapping())
+            _check_recipe(path, spec.arm, found.recipe, recipe, spec.n_timesteps)
 
     def write(self, name: str, result: RunResult, files: Mapping[str, bytes]) -> None:
         """Write what a finished run gave; it counts as finished once its result is there.
@@ -124,7 +155,11 @@ def _settings(specs: Sequence[RunSpec]) -> dict[str, Any]:
     }
 
 
-def _check_recipe(path: Path, arm: str, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for key in sorted(made.keys() | wanted.keys()):
+def _check_recipe(
+    path: Path, arm: str, made: Mapping[str, Any], wanted: Mapping[str, Any], budget: int | None
+) -> None:
+    # A budget said for all runs is compared by itself, and earlier versions did not note it here.
+    beside = set() if budget is None else {"n_timesteps"}
+    for key in sorted((made.keys() | wanted.keys()) - beside):
         # Absent and None are both the algorithm's default.
         check_same(path, f"{key} in the recipe of {arm}", made.get(key), wanted.get(key), ": ")

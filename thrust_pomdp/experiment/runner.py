@@ -20,6 +20,7 @@ from thrust_pomdp.experiment.engines import (
 from thrust_pomdp.experiment.failures import headline
 from thrust_pomdp.experiment.folder import ComparisonFolder, save_result
 from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.report.terms import Terms
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
 
 __all__ = ["Runner", "load_result", "save_result"]
@@ -37,8 +38,9 @@ class Runner:
     :param jobs: processes at the same time; each uses one thread
     :param engine: where runs are done, instead of in so many processes here
     :param tensorboard: write TensorBoard logs
+    :param terms: what the verdict is to go by where its rule leaves it open; kept in the folder
     :raises ValueError: if two runs have one name, or the folder is not ours or was made with other
-        settings
+        settings or terms
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class Runner:
         jobs: int = 1,
         engine: Engine | None = None,
         tensorboard: bool = False,
+        terms: Terms | None = None,
     ) -> None:
         self.specs = list(specs)
         self.engine = LocalEngine(jobs) if engine is None else engine
         self.tensorboard = tensorboard
         self.folder = ComparisonFolder(folder)
-        self.folder.check(self.specs)
+        self.terms = Terms() if terms is None else terms
+        self.folder.check(self.specs, self.terms)
         self._unsaved: list[Finished] = []
         names = [spec.name for spec in self.specs]
         for name in names:
@@ -71,7 +75,7 @@ class Runner:
         :raises ValueError: if another process is doing runs in the folder
         :raises OSError: if the folder cannot be written
         """
-        with self.folder.opened(self.specs):
+        with self.folder.opened(self.specs, self.terms):
             announce()
             pending = [spec for spec in self.specs if not self.folder.is_finished(spec.name)]
             for spec in self.specs:
@@ -107,7 +111,11 @@ class Runner:
 
     def _job(self, spec: RunSpec) -> Job:
         log = str(self.folder.path.resolve() / "tensorboard") if self.tensorboard else None
-        noted = {"git_revision": provenance.git_revision(), "command": provenance.command()}
+        noted = {
+            "git_revision": provenance.git_revision(),
+            "command": provenance.command(),
+            "runs_at_the_same_time": self.engine.jobs,
+        }
         return Job(spec, log, noted)
 
     def _follow(self, events: Events, bars: Bars) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,12 @@ class RunSpec:
     @property
     def name(self) -> str:
         """Name of the run, used for its files."""
-        arm = self.arm.replace(":", ".").replace("/", ".")
-        return f"{arm}-seed{self.seed}" + (f"-{self.label}" if self.label else "")
+        return f"{self.arm_in_files}-seed{self.seed}" + (f"-{self.label}" if self.label else "")
+
+    @property
+    def arm_in_files(self) -> str:
+        """What the arm is called in names of files."""
+        return self.arm.replace(":", ".").replace("/", ".")
 
     @property
     def training_seed(self) -> int:
@@ -71,15 +75,17 @@ class RunSpec:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe the arm is trained with."""
+        """The recipe the arm is trained with, its budget that of the run."""
         if self.hyperparams is None:
-            return recipe_for(self.arm, self.env_id)
-        return Recipe.from_data(find_arm(self.arm), self.hyperparams)
+            recipe = recipe_for(self.arm, self.env_id)
+        else:
+            recipe = Recipe.from_data(find_arm(self.arm), self.hyperparams)
+        return replace(recipe, n_timesteps=self.n_timesteps or recipe.n_timesteps)
 
     @property
     def total_timesteps(self) -> int:
         """Training budget in environment steps."""
-        return self.n_timesteps or self.recipe.n_timesteps
+        return self.recipe.n_timesteps
 
 
 @dataclass

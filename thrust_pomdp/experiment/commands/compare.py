@@ -13,13 +13,17 @@ import argparse
 import importlib.util
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from thrust_pomdp.experiment.arms import Memory, find_arm
+from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.commands import options
+from thrust_pomdp.experiment.files import as_json
 from thrust_pomdp.experiment.output import say
-from thrust_pomdp.experiment.report.wording import counted
+from thrust_pomdp.experiment.report.rule import MARGIN_SHARE, MIN_RUNS, RULE, known_before
+from thrust_pomdp.experiment.report.runs import Contest
+from thrust_pomdp.experiment.report.terms import MARKER, read_kept
+from thrust_pomdp.experiment.report.wording import counted, number
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
@@ -81,12 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     args = parser().parse_args(arguments)
     args.arms = list(dict.fromkeys(args.arms))
+    options.take_kept(args)
     options.check_extra("compare", "matplotlib", "tqdm", "yaml")
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
     engine = options.make_engine(args)
     options.check_env(args.env, dict(args.env_kwargs), args.arms)
-    runner = Runner(specs(args), args.out, engine=engine, tensorboard=args.tensorboard)
+    runner = Runner(
+        specs(args),
+        args.out,
+        engine=engine,
+        tensorboard=args.tensorboard,
+        terms=options.terms_of(args),
+    )
     results = runner.run(lambda: announce(args))
     is_written = not results or _try_to_report(results, args)
     failed = runner.failed()
@@ -97,8 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def announce(args: argparse.Namespace) -> None:
     """Say what is going to be done, and by which rule it will be judged."""
-    from thrust_pomdp.experiment.report.rule import MIN_RUNS, RULE
-
     arms, seeds = len(args.arms), args.seeds
     say(f"{args.env}: {counted(arms, 'arm')}, {counted(seeds, 'seed')} each, {args.jobs} at the "
         f"same time, into {args.out}")  # fmt: skip
@@ -112,10 +121,33 @@ def announce(args: argparse.Namespace) -> None:
         if find_arm(arm).is_users and arm not in memory:
             say(f"{arm} takes no part in the verdict unless --memoryless or --with-memory says "
                 "what it is.")  # fmt: skip
-    say("The verdict will be by this rule:")
-    for number, paragraph in enumerate(RULE, start=1):
-        say(textwrap.fill(paragraph, 100, initial_indent=f"{number}. ", subsequent_indent="   "))
+    say(f"The verdict will be by this rule, which is kept in {args.out / MARKER}:")
+    for place, paragraph in enumerate(RULE, start=1):
+        say(textwrap.fill(paragraph, 100, initial_indent=f"{place}. ", subsequent_indent="   "))
+    for line in measured(args):
+        say(line)
     say("")
+
+
+def measured(args: argparse.Namespace) -> list[str]:
+    """Return margin and bar of the verdict as far as they are known before the runs."""
+    known = known_before(Contest(args.env, dict(args.env_kwargs), {}))
+    kept = read_kept(args.out)
+    if kept is not None:
+        known |= kept.measures.get(Contest(args.env, as_json(dict(args.env_kwargs)), {}).title, {})
+    share = f"{100 * MARGIN_SHARE:g} %"
+    margin = f"{share} of the largest interquartile mean, which the runs will tell"
+    if args.margin is not None:
+        margin = f"{number(args.margin)}, given"
+    elif known["margin"] is not None:
+        margin = f"{number(known['margin'])}, by the ladder"
+    bar = "none, so that needed is never said"
+    if args.solved is not None:
+        bar = f"{number(args.solved)}, given"
+    elif known["bar"] is not None:
+        source = "the environment's reward threshold" if known["margin"] is None else "the ladder"
+        bar = f"{number(known['bar'])}, by {source}"
+    return [f"Margin: {margin}.", f"Bar: {bar}."]
 
 
 def specs(args: argparse.Namespace) -> list[RunSpec]:
@@ -140,10 +172,8 @@ def specs(args: argparse.Namespace) -> list[RunSpec]:
 
 def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bool:
     """Write the files of a comparison; tell whether that went well: the results are safe anyway."""
-    trained = {result.spec["arm"] for result in results}
-    memory = {arm: known for arm, known in options.memory_of(args).items() if arm in trained}
     try:
-        write_report(results, args.out, memory, args.margin, args.solved)
+        write_report(results, args.out)
     except OSError as error:
         print(
             f"compare: all results are saved in {args.out / 'runs'}, but their page cannot be "
@@ -154,20 +184,11 @@ def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bo
     return True
 
 
-def write_report(
-    results: Sequence[RunResult],
-    folder: Path,
-    memory: Mapping[str, Memory] | None = None,
-    margin: float | None = None,
-    solved: float | None = None,
-) -> None:
+def write_report(results: Sequence[RunResult], folder: Path) -> None:
     """Print the table and write the files of a comparison.
 
     :param results: of the finished runs
-    :param folder: of the comparison
-    :param memory: what arms of the user's own can remember
-    :param margin: smallest gain that matters; by the rule if None
-    :param solved: score that counts as doing the task; by the rule if None
+    :param folder: of the comparison, which keeps what the verdict goes by
     :raises OSError: if they cannot be written
     """
     # It reads matplotlib, which only now has to be there.
@@ -176,7 +197,8 @@ def write_report(
     say(f"\n{report.table(results)}\n")
     report.write_csv(results, folder)
     report.plot(results, folder / "curves.png")
-    page = report.write_report([folder], None, memory, margin, solved)
+    page = report.write_report([folder])
     for verdict in page.verdicts.values():
-        say(verdict.sentence)
+        for line in verdict.lines:
+            say(line)
     say(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")

@@ -30,6 +30,7 @@ from thrust_pomdp.experiment.recipes import (
     recipe_for,
     unmatched_keys,
 )
+from thrust_pomdp.experiment.report.terms import Terms, read_kept
 from thrust_pomdp.experiment.values import literal
 
 #: Arms that are trained unless others are named.
@@ -141,7 +142,8 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="ARM",
-        help="arms of your own that have no memory; the verdict asks for that",
+        help="arms of your own that have no memory; the verdict asks for that, before their first "
+        "result",
     )
     parser.add_argument(
         "--with-memory",
@@ -158,13 +160,14 @@ def add_verdict_options(parser: argparse.ArgumentParser) -> None:
         "--margin",
         type=not_negative_number,
         metavar="RETURN",
-        help="smallest gain that matters (default: by the rule)",
+        help="smallest gain that matters (default: as the folder keeps it, or by the rule)",
     )
     parser.add_argument(
         "--solved",
         type=number,
         metavar="RETURN",
-        help="score that counts as doing the task (default: by the rule)",
+        help="score that counts as doing the task (default: as the folder keeps it, or by the "
+        "rule)",
     )
 
 
@@ -178,6 +181,28 @@ def memory_of(args: argparse.Namespace) -> dict[str, Memory]:
             raise ValueError(f"{arm} cannot be --memoryless and --with-memory at once")
     said: dict[str, Memory] = dict.fromkeys(args.memoryless, "none")
     return said | dict.fromkeys(args.with_memory, "recurrent")
+
+
+def take_kept(args: argparse.Namespace) -> None:
+    """Take what the folder keeps of its verdict's rule, where nothing else is said.
+
+    :raises ValueError: if its file was not written by a comparison
+    """
+    kept = read_kept(args.out)
+    if kept is None:
+        return
+    for name in ("margin", "solved"):
+        if getattr(args, name, 0) is None:
+            setattr(args, name, getattr(kept.terms, name))
+    for arm, memory in kept.terms.memory.items():
+        if arm in args.arms and arm not in (*args.memoryless, *args.with_memory):
+            (args.memoryless if memory == "none" else args.with_memory).append(arm)
+
+
+def terms_of(args: argparse.Namespace) -> Terms:
+    """Return what is said of the verdict's rule."""
+    margin, solved = getattr(args, "margin", None), getattr(args, "solved", None)
+    return Terms(margin, solved, memory_of(args))
 
 
 def add_running_options(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,9 @@
 
     python -m thrust_pomdp report results/demo
 
-What is not finished takes no part. The exit code is 2 if no page was written.
+What is not finished takes no part. The verdict goes by what the folder keeps from before the first
+run; what the options say in its place comes after the results, and the page says so. The exit code
+is 2 if no page was written.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = options.memory_of(args)
     made = write_report(args.folders, args.out, memory, args.margin, args.solved)
     for title, verdict in made.verdicts.items():
-        say(f"{title}: {verdict.sentence}")
+        first, *others = verdict.lines
+        say(f"{title}: {first}")
+        for line in others:
+            say(line)
     for name, message in made.failures:
         say(f"{name} failed: {message}")
     seconds = time.perf_counter() - start

@@ -209,13 +209,20 @@ def _trained_at(spec: RunSpec) -> dict[str, Any]:
 def train(args: argparse.Namespace) -> int:
     """Train every arm at every point of a grid."""
     args.arms = list(dict.fromkeys(args.arms))
+    options.take_kept(args)
     points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms)
     specs = [
         replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.label(point))
         for spec in compare.specs(args)
         for point in points
     ]
-    runner = Runner(specs, args.out, engine=options.make_engine(args), tensorboard=args.tensorboard)
+    runner = Runner(
+        specs,
+        args.out,
+        engine=options.make_engine(args),
+        tensorboard=args.tensorboard,
+        terms=options.terms_of(args),
+    )
     results = runner.run()
     written = True
     if results:

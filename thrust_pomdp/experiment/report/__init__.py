@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import plot
+from thrust_pomdp.experiment.report.origin import judge
 from thrust_pomdp.experiment.report.page import write_page
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import (
@@ -21,6 +22,7 @@ from thrust_pomdp.experiment.report.runs import (
     contests,
     read_folder,
 )
+from thrust_pomdp.experiment.report.terms import Kept, Terms, read_kept
 from thrust_pomdp.experiment.report.text import rows, table, write_csv
 from thrust_pomdp.experiment.report.verdict import Outcome, Verdict, decide
 
@@ -70,13 +72,17 @@ def write_report(
 ) -> Report:
     """Write the page of the results in folders, of one environment or several.
 
+    What the verdict goes by is what the folders keep from before the first run. What is given here
+    in its place comes after the results, and the page says so.
+
     :param folders: of comparisons, as the runner leaves them
     :param out: folder to write to; the first of them by default
     :param memory: what arms can remember, where it is not known by their names
-    :param margin: smallest gain that matters, in returns; by the rule if None
-    :param solved: score that counts as doing the task; by the rule if None
-    :raises ValueError: if there is nothing to report, a file is no result, runs are there twice, or
-        a margin is given for several environments at once
+    :param margin: smallest gain that matters, in returns; as it was kept if None
+    :param solved: score that counts as doing the task; as it was kept if None
+    :raises ValueError: if there is nothing to report, a file is no result, runs are there twice, a
+        margin is given for several environments at once, or folders of one environment keep
+        different rules
     :raises ImportError: if matplotlib is missing, with the command that installs it
     """
     _check_installed()
@@ -84,8 +90,10 @@ def write_report(
         raise ValueError("folders must hold at least one, got none")
     runs: list[Run] = []
     failures: list[Failure] = []
+    folder_of: dict[str, Path] = {}
     for folder in folders:
         finished, failed = read_folder(folder)
+        folder_of |= {run.source: folder for run in finished}
         runs += finished
         failures += failed
     if not runs and not failures:
@@ -96,10 +104,18 @@ def write_report(
             "margin and solved must be None for several environments, whose returns differ, got "
             f"{margin} and {solved} for {', '.join(contest.title for contest in found)}"
         )
-    verdicts = [decide(contest, margin, solved) for contest in found]
+    given = Terms(margin, solved, memory or {})
+    judged = [judge(contest, _kept_in(contest, folder_of), given) for contest in found]
+    found, verdicts = [one for one, _ in judged], [verdict for _, verdict in judged]
     page = write_page(found, verdicts, failures, out or folders[0])
     titles = [contest.title for contest in found]
     return Report(page, dict(zip(titles, verdicts, strict=True)), len(runs), failures)
+
+
+def _kept_in(contest: Contest, folder_of: Mapping[str, Path]) -> dict[Path, Kept | None]:
+    """Return what each folder keeps that has runs of a contest."""
+    sources = (run.source for runs in contest.arms.values() for run in runs)
+    return {folder: read_kept(folder) for folder in dict.fromkeys(folder_of[s] for s in sources)}
 
 
 def _check_installed() -> None:

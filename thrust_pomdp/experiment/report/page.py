@@ -36,8 +36,8 @@ _METHODS = (
     "Intervals are 95 % percentile intervals of the stratified bootstrap: runs are resampled "
     "within each environment. They say what other seeds might give. Of few runs they are too "
     "short, of one run there are none.",
-    "Whether an arm acts deterministically or stochastically is chosen for the arm, by the mean "
-    "over its runs, and never run by run; the choice is in bold in the tables.",
+    "Whether an arm acts by its most likely actions or by sampled ones is chosen for the arm, by "
+    "the mean over its runs, and never run by run; the choice is in bold in the tables.",
     "The probability of improvement is the chance that a run of the one arm scores above a run of "
     "the other, ties counting half.",
     "The memory gap is the way from the best memoryless controller found (0) to the exact model "
@@ -105,8 +105,12 @@ def _summary(
 
 def _verdict(verdict: Verdict, title: str) -> Html:
     word = f"{title}: {verdict.outcome}" if title else verdict.outcome
-    inside = element("span", word, class_="word"), element("p", verdict.sentence)
-    return element("div", *inside, class_=f"verdict {verdict.outcome.replace(' ', '-')}")
+    kind = verdict.outcome.replace(" ", "-")
+    if verdict.is_after:  # it must not look like one by a rule that stood before
+        word, kind = f"{word} (by a rule chosen after the results)", "after"
+    inside = [element("span", word, class_="word"), element("p", verdict.sentence)]
+    inside += [element("p", line, class_="soft") for line in verdict.lines[1:]]
+    return element("div", *inside, class_=f"verdict {kind}")
 
 
 def _contest(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> list[Html]:
@@ -178,6 +182,8 @@ def _background(contests: Sequence[Contest]) -> list[Html]:
     runs = [run for contest in contests for of_arm in contest.arms.values() for run in of_arm]
     made = tables.provenance(runs)
     found = [element("h2", "How this was made")]
+    if runs:
+        found.append(tables.done(contests))
     if made is not None:
         found.append(made)
     found += [element("h3", "The rule behind the verdict"), listed(RULE, "ol")]

@@ -89,7 +89,7 @@ class Run:
                 seconds=float(values["seconds"]),
                 curve=_finite_rows(values["curve"], 2),
                 evaluations=_finite_rows(values.get("evaluations") or [], 4),
-                recipe=values.get("recipe") or {},
+                recipe=_as_run(values.get("recipe") or {}, spec),
                 provenance=values.get("provenance") or {},
                 source=source,
             )
@@ -108,6 +108,12 @@ class Run:
     def of(cls, result: RunResult | Run) -> Run:
         """Return a result as a run of the report."""
         return result if isinstance(result, Run) else cls.from_mapping(vars(result))
+
+    @property
+    def budget(self) -> int | None:
+        """The environment steps that were asked for, if known."""
+        asked = self.spec.get("n_timesteps") or self.recipe.get("n_timesteps")
+        return None if asked is None else int(asked)
 
     @property
     def arm(self) -> str:
@@ -133,6 +139,13 @@ class Run:
         measured = self.evaluations[:, :2]
         known = np.array([[0.0, 0.0], *measured, [self.timesteps, self.seconds]])
         return np.interp(timesteps, known[:, 0], np.maximum.accumulate(known[:, 1]))
+
+
+def _as_run(recipe: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recipe with the budget of the run, which earlier versions did not put there."""
+    if not recipe or spec.get("n_timesteps") is None:
+        return recipe
+    return {**recipe, "n_timesteps": spec["n_timesteps"]}
 
 
 def _finite_rows(values: Any, n_columns: int) -> Floats:
@@ -208,7 +221,7 @@ class Contest:
         """Return how an arm acts best, by the mean over all its runs and never run by run.
 
         The better of two noisy figures of each run would be a luckier number than either; for a
-        whole arm this is next to nothing. Deterministic where both are equal.
+        whole arm this is next to nothing. Most likely actions where both are equal.
         """
         means = {mode: np.mean([run.score(mode) for run in self.arms[arm]]) for mode in MODES}
         return max(MODES, key=lambda mode: float(means[mode]))

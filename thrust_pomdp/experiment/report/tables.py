@@ -37,7 +37,7 @@ from thrust_pomdp.reference import normalized
 
 _MEMORY_NAMES: dict[Memory, str] = {
     "none": "none",
-    "previous action": "one bit",
+    "previous action": "its last action",
     "frames": "a few frames",
     "recurrent": "recurrent",
     "unknown": "not known",
@@ -52,8 +52,8 @@ def scores(contest: Contest) -> Html:
     """Return what each arm reaches, both ways of acting, the one that counts in bold."""
     head = [
         "Arm",
-        "Deterministic: IQM [95\N{NO-BREAK SPACE}%]",
-        "Stochastic: IQM [95\N{NO-BREAK SPACE}%]",
+        "Most likely: IQM [95\N{NO-BREAK SPACE}%]",
+        "Sampled: IQM [95\N{NO-BREAK SPACE}%]",
     ]
     with_gap = can_normalize(contest)
     if with_gap:
@@ -181,14 +181,13 @@ def _shares_of_the_climb(contest: Contest) -> list[tuple[str, float]]:
 
 def runs(contest: Contest) -> Html:
     """Return a row per run."""
-    head = ["Arm", "Seed", "Training: last", "Training: best", "Deterministic", "Stochastic",
-            "Steps", "Time"]  # fmt: skip
+    head = ["Arm", "Seed", "Final", "Best", "Most likely", "Sampled", "Steps", "Seconds"]
     size = _size(contest)
     rows = [
         [
             label_of(arm), str(run.spec["seed"]), number(run.final, size), number(run.best, size),
             *(number(run.score(mode), size) for mode in MODES),
-            steps(run.timesteps), duration(run.seconds),
+            f"{run.timesteps:,}", f"{run.seconds:,.1f}",
         ]
         for arm, of_arm in contest.arms.items()
         for run in of_arm
@@ -208,6 +207,29 @@ def recipes(contest: Contest) -> Html | None:
     ]
     cells = [[row[0], *map(Html, row[1:])] for row in rows]
     return table(["", *map(label_of, flat)], cells, words=range(1 + len(flat)))
+
+
+def done(contests: Sequence[Contest]) -> Html:
+    """Return what was run: budget, seeds and episodes, a row for each arm on each environment."""
+    head = ["Environment", "Arm", "Seeds", "Steps asked for", "Steps trained",
+            "Episodes: most likely, sampled", "Evaluations during training"]  # fmt: skip
+    rows = [_done_row(contest, arm) for contest in contests for arm in contest.arms]
+    return table(head, rows, words=(0, 1))
+
+
+def _done_row(contest: Contest, arm: str) -> list[str]:
+    runs = contest.arms[arm]
+    asked = {run.budget for run in runs if run.budget is not None}
+    episodes = {tuple(run.returns[mode].size for mode in MODES) for run in runs}
+    return [
+        contest.title,
+        label_of(arm),
+        ", ".join(str(run.spec["seed"]) for run in runs),
+        ", ".join(f"{value:,}" for value in sorted(asked)) or "not known",
+        ", ".join(f"{value:,}" for value in sorted({run.timesteps for run in runs})),
+        "; ".join(", ".join(map(str, sizes)) for sizes in sorted(episodes)),
+        ", ".join(str(value) for value in sorted({len(run.evaluations) for run in runs})),
+    ]
 
 
 def provenance(of: Sequence[Run]) -> Html | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -24,6 +24,9 @@ class Verdict:
     :param scale: margin and bar
     :param gains: all comparisons that took part
     :param left_out: why arms did not take part
+    :param origin: how what it goes by came to be
+    :param is_after: whether that was once results were there
+    :param remarks: what else one must know who believes it
     """
 
     outcome: Outcome
@@ -31,19 +34,42 @@ class Verdict:
     scale: Scale
     gains: Sequence[Gain] = ()
     left_out: Sequence[str] = ()
+    origin: str = ""
+    is_after: bool = False
+    remarks: Sequence[str] = ()
+
+    @property
+    def rule(self) -> str:
+        """What it goes by, in a sentence or two."""
+        margin = f"margin {number(self.scale.margin)} ({self.scale.margin_source})"
+        bar = f"no bar ({self.scale.bar_source})"
+        if self.scale.bar is not None:
+            bar = f"bar {number(self.scale.bar)} ({self.scale.bar_source})"
+        return f"By the rule with {margin} and {bar}. {self.origin}".rstrip()
+
+    @property
+    def lines(self) -> list[str]:
+        """All that is to be told of it."""
+        return [self.sentence, self.rule, *self.remarks]
 
 
-def decide(contest: Contest, margin: float | None = None, solved: float | None = None) -> Verdict:
+def decide(
+    contest: Contest,
+    margin: float | None = None,
+    solved: float | None = None,
+    kept: Mapping[str, float | None] | None = None,
+) -> Verdict:
     """Apply the rule.
 
     :param contest: the environment and its runs
     :param margin: smallest gain that matters; by the rule if None
     :param solved: score that counts as doing the task; by the rule if None
+    :param kept: margin and bar as they were known before the runs
     :raises ValueError: if the margin is negative
     """
     if margin is not None and not margin >= 0:
         raise ValueError(f"margin must be at least 0, got {margin!r}")
-    scale = scale_of(contest, margin, solved)
+    scale = scale_of(contest, margin, solved, kept)
     sides, left_out = sides_of(contest)
     if not sides.memory or not sides.memoryless:
         return Verdict("not decided", _not_decided(_missing(contest)), scale, (), left_out)
