@@ -102,16 +102,18 @@ class StatefulActor:
         :raises ValueError: for what is no VecEnv, and for wrappers of which it is not known what
             they do
         """
+        from thrust_pomdp.blank_looks import blank_of
         from thrust_pomdp.seeing import layers_of
 
         actor = cls(model, deterministic)
-        actor._look_through(layers_of(env))
+        layers = layers_of(env)
+        actor._look_through(layers, blank_of(env))
         return actor
 
-    def _look_through(self, layers: list[Layer]) -> None:
+    def _look_through(self, layers: list[Layer], blank: Any = None) -> None:
         from thrust_pomdp.seeing import Sight
 
-        self._sight = Sight(layers, _acting_space(self.model), self.model.action_space)
+        self._sight = Sight(layers, _acting_space(self.model), self.model.action_space, blank)
 
     def reset(self) -> None:
         """Forget everything: the next observation starts an episode in every environment."""
@@ -139,17 +141,23 @@ class StatefulActor:
             :meth:`reset`
         :param reward: what came with the observation, ``[n_envs]`` or one number; it is needed if
             the model sees its previous reward, but for the first observation of an episode
-        :param blanked: what of the observation is blanked, as ``info["blanked"]`` tells; where it
-            is None, all-zero frames count as blank
+        :param blanked: what of the observation is blanked, as ``info["blanked"]`` tells: a flag or
+            bools for components, or a dict of these by key; for several environments one for each.
+            What is blanked is shown as a blank, whatever the reading holds: as zeros, or as what
+            the ``FlickerObservation`` shows that :meth:`like` found inside of the environment. If
+            None, nothing is; what a normaliser that has met flags then does is told at its
+            ``normalize_obs``
         :param action: what was done in the end, if not what :meth:`act` returned last
         :param action_masks: what may be done, for a model that takes masks
         :raises ValueError: if the number of environments changed without a :meth:`reset`, or the
-            arguments do not fit the model
+            arguments do not fit the model or the observation
         """
         if episode_start is not None:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
         if self._sight is not None:
             obs = self._sight.show(obs, episode_start, reward, blanked, action)
+        elif blanked is not None:
+            obs = self._blank(obs, blanked)
         masks = {} if action_masks is None else {"action_masks": action_masks}
         predict: Any = self.model.predict
         actions: NDArray[Any]
@@ -157,6 +165,13 @@ class StatefulActor:
         if self._sight is not None:
             self._sight.remember(actions)
         return actions
+
+    def _blank(self, obs: Any, blanked: Any) -> Any:
+        """Show what is blanked as zeros, where nothing else is done to observations."""
+        from thrust_pomdp.seeing import Sight
+
+        sight = Sight([], _acting_space(self.model), self.model.action_space)
+        return sight.show(obs, None, None, blanked, None)
 
 
 def _acting_space(model: _Predictor) -> Any:

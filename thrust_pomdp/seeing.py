@@ -28,10 +28,12 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.blank_looks import BlankLooks
 from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec.normalize import VecNormalizeVisible
 from thrust_pomdp.vec.previous import VecPrevious, layers
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged
+from thrust_pomdp.visible import flags_of_batch
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import OBSERVATION, Encoding, append
 from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
@@ -43,13 +45,13 @@ class Moment(NamedTuple):
     :param actions: what led to the observations, ``[n, *action_shape]``; None before any step
     :param rewards: what came with them, ``[n]``; None where nobody told
     :param starts: whose observation is the first of an episode, bool ``[n]``
-    :param flags: what of the observations is blanked, in a form that ``normalize_obs`` takes
+    :param flags: what of the observations is blanked, one flag for each
     """
 
     actions: Any
     rewards: Any
     starts: NDArray[np.bool_]
-    flags: Any
+    flags: list[Any]
 
 
 #: (observations of n environments, what else is known) -> what is shown of them
@@ -263,6 +265,7 @@ class Sight:
     :param layers: what to do to observations, from the inside out
     :param observation_space: what the model takes
     :param action_space: of the model
+    :param blank: what a blank looks like, as :func:`~thrust_pomdp.blank_looks.blank_of` finds it
     """
 
     def __init__(
@@ -270,9 +273,10 @@ class Sight:
         layers: Sequence[Layer],
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
+        blank: Any = None,
     ) -> None:
         self._layers = layers
-        self._space = observation_space
+        self._space, self._blank = observation_space, blank
         self._action_shape = action_space.shape or ()
         self._actions: NDArray[Any] | None = None
 
@@ -293,23 +297,29 @@ class Sight:
         :param obs: as the innermost environment gave it
         :param starts: whose observation starts an episode, ``[n]``; None for nobody
         :param reward: what came with it, a number or ``[n]``
-        :param blanked: what of it is blanked, a flag or one for each
+        :param blanked: what of it is blanked, a flag or one for each: it is shown as a blank
         :param action: what led to it, if not the actions remembered
         :raises ValueError: for what does not fit the model, or the environments that were before
         """
         is_single = self._is_single(obs)
         batch = self._as_batch(obs, is_single)
         n_envs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if is_single else flags_of_batch(blanked, n_envs)
+        batch = self._looks(obs)(batch, flags)
         moment = Moment(
             self._last_actions(action, n_envs),
             None if reward is None else _of_each("reward", reward, (n_envs,)),
             self._starts(starts, n_envs),
-            [blanked] if is_single else [None] * n_envs if blanked is None else blanked,
+            flags,
         )
         for layer in self._layers:
             batch = layer(batch, moment)
         check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
+
+    def _looks(self, obs: Any) -> BlankLooks:
+        space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
+        return BlankLooks(space, self._blank)
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
         if self._actions is None:

@@ -3,7 +3,8 @@
 A *flag* says what of one frame is blanked: a bool for the whole frame, a bool array for single
 components, a dict of either for Dict observations, or None where the environment does not tell.
 A *mask* holds the flags of a batch of frames: ``[n]`` for whole frames, ``[n, *shape]`` for
-components.
+components. Only what is declared blank is blank: what nobody tells of is visible, zeros included,
+unless it is said of an environment that its zeros are blanks (``zero_is_blank``).
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ class RunningStatistics(Protocol):
         """Take in a batch by its moments."""
 
 
-def blank_mask(frames: Array, flags: Sequence[Any]) -> Mask:
+def blank_mask(
+    frames: Array,
+    flags: Sequence[Any],
+    zero_is_blank: bool = False,
+    name: str = 'info["blanked"]',
+) -> Mask:
     """Collect the flags of a batch of frames.
 
     :param frames: ``[n, *shape]``
-    :param flags: one per frame; where it is None an exactly all-zero frame counts as blank
+    :param flags: one per frame; where it is None a frame is visible
+    :param zero_is_blank: take exactly all-zero frames without a flag for blank
+    :param name: of the flags, for the message
     :return: bool, ``[n]`` or, if any flag names components, ``[n, *shape]``
     :raises ValueError: if a flag is neither a bool nor has the shape of its frame
     """
@@ -45,22 +53,29 @@ def blank_mask(frames: Array, flags: Sequence[Any]) -> Mask:
     if all(isinstance(flag, (bool, np.bool_)) for flag in flags):
         return np.array(flags, dtype=bool)
     if all(flag is None for flag in flags):
-        return np.logical_not(frames.reshape(len(frames), -1).any(axis=1))
-    masks = [_frame_mask(frame, flag) for frame, flag in zip(frames, flags, strict=True)]
+        return zero_frames(frames) if zero_is_blank else np.zeros(len(flags), dtype=bool)
+    masks = [
+        _frame_mask(frame, zero_is_blank and not frame.any() if flag is None else flag, name)
+        for frame, flag in zip(frames, flags, strict=True)
+    ]
     if all(mask.ndim == 0 for mask in masks):
         return np.array(masks, dtype=bool)
     return np.stack([np.broadcast_to(m, f.shape) for m, f in zip(masks, frames, strict=True)])
 
 
-def _frame_mask(frame: Array, flag: Any) -> Mask:
+def zero_frames(frames: Array) -> Mask:
+    """Tell which frames are all exactly zero, ``[n]``."""
+    frames = np.asarray(frames)
+    return np.logical_not(frames.reshape(len(frames), -1).any(axis=1))
+
+
+def _frame_mask(frame: Array, flag: Any, name: str) -> Mask:
     """Return one frame's mask: a single bool, or one per component."""
-    if flag is None:
-        return np.asarray(not frame.any())
     mask = np.asarray(flag)
     # Anything else has a truth value too: a dict of flags, {"camera": False}, would read as blank.
     if mask.dtype != np.bool_ or (mask.ndim > 0 and mask.shape != frame.shape):
         raise ValueError(
-            f'info["blanked"] must be a bool or bools of the shape of the observation, '
+            f"{name} must be a bool or bools of the shape of the observation, "
             f"{frame.shape}, got {flag!r} of shape {mask.shape}"
         )
     return mask
@@ -69,6 +84,81 @@ def _frame_mask(frame: Array, flag: Any) -> Mask:
 def key_flags(flags: Sequence[Any], key: str) -> list[Any]:
     """Pick one key's flags; a key that a dict of flags does not name is always visible."""
     return [flag.get(key, False) if isinstance(flag, Mapping) else flag for flag in flags]
+
+
+def flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:
+    """Split flags given for a batch into one per observation.
+
+    :param blanked: one flag for all, one for each, or a dict of either by key
+    :param n_obs: the number of observations
+    :raises ValueError: for another number of flags
+    """
+    if isinstance(blanked, Mapping):
+        by_key = {key: flags_of_batch(flags, n_obs) for key, flags in blanked.items()}
+        return [{key: flags[idx] for key, flags in by_key.items()} for idx in range(n_obs)]
+    if not isinstance(blanked, (list, tuple)) and np.ndim(blanked) == 0:
+        return [blanked] * n_obs
+    if len(blanked) != n_obs:
+        raise ValueError(f"blanked must hold one flag per observation, {n_obs}, got {len(blanked)}")
+    return list(blanked)
+
+
+def tells(flags: Sequence[Any]) -> bool:
+    """Tell whether any of these flags is one."""
+    return any(flag is not None for flag in flags)
+
+
+class ZeroWatch:
+    """Notices frames that look blanked where no environment tells of any.
+
+    Of a sensor that blanks frames everything else is a reading, in which hardly a component is
+    exactly zero. Switches, counts, one-hot codes and sparse events are zero in part far more often
+    than as a whole, and a single number at zero says nothing: of none of these it is suspected.
+    """
+
+    #: Frames looked at in the beginning; whoever showed no blanks by then pays nothing any more.
+    FRAMES = 10_000
+    #: Blank-looking frames, and their share, that it takes.
+    AT_LEAST, SHARE = 100, 0.1
+    #: Share of frames that may be zero in part.
+    IN_PART = 0.01
+
+    def __init__(self) -> None:
+        self._frames = self._zeros = self._in_part = 0
+
+    def suspects(self, frames: Array) -> bool:
+        """Look at a batch of frames, ``[n, *shape]``, that do not start an episode."""
+        if self._frames >= self.FRAMES or len(frames) == 0:
+            return False
+        zeros = np.asarray(frames).reshape(len(frames), -1) == 0
+        if zeros.shape[1] < 2:
+            return False
+        whole = zeros.all(axis=1)
+        self._frames += len(frames)
+        self._zeros += int(whole.sum())
+        self._in_part += int((zeros.any(axis=1) & ~whole).sum())
+        return (
+            self._zeros >= max(self.AT_LEAST, self.SHARE * self._frames)
+            and self._zeros < self._frames
+            and self._in_part <= self.IN_PART * self._frames
+        )
+
+
+#: What is said about a normaliser that suspects.
+LOOKS_BLANKED = (
+    "many observations are exactly all zero, and the environment does not tell by info['blanked'] "
+    "whether they are blank: {name} takes them for data. If they are blanked frames pass "
+    "zero_is_blank=True, or let the environment tell info['blanked']; if they are readings, all is "
+    "well"
+)
+
+#: What is said about a normaliser saved before there was ``zero_is_blank``.
+SAVED_BEFORE = (
+    "this {name} was saved by a version that took all-zero observations without a flag for blank, "
+    "and goes on doing so (zero_is_blank=True), as what was trained with it is used to. If the "
+    "environment flags its blanks or has none, set its attribute zero_is_blank to False and save "
+    "it again"
+)
 
 
 def update(statistics: RunningStatistics, samples: Array) -> None:

@@ -278,8 +278,10 @@ class TestLayers:
         for flags in (np.array([True, False]), [True, False]):
             actor.act(zeros, blanked=flags)
             assert spy.seen[-1].any(axis=1).tolist() == [False, True]
-        actor.act(zeros)
+        with pytest.warns(UserWarning, match="Pass blanked=info"):
+            actor.act(zeros)
         assert not spy.seen[-1].any()
+        actor.act(zeros)
         actor.reset()
         for flag in (True, False, np.True_, np.array([True, True, False, True])):
             actor.act(zeros[0], blanked=flag)

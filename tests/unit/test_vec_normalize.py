@@ -190,23 +190,33 @@ class TestWhoDecides:
         assert obs[0, 0] == scaled(0.0, expected)
         assert obs[0, 0] == pytest.approx(-1.0, abs=1e-3)
 
-    def test_without_a_flag_an_all_zero_frame_counts_as_blank(self) -> None:
-        frames = [([0.0, 0.0], UNTOLD), ([0.0, 3.0], UNTOLD)]
-        env = VecNormalizeVisible(play([[frames[0]] * 2], [[frames[1]] * 2], space=PAIRS))
+    FLAGLESS = [[([0.0, 0.0], UNTOLD)] * 2], [[([0.0, 3.0], UNTOLD)] * 2]
+
+    def test_without_a_flag_zeros_are_data(self) -> None:
+        env = VecNormalizeVisible(play(*self.FLAGLESS, space=PAIRS))
+        obs = env.reset()
+        expected = plain_statistics([[0.0, 0.0], [0.0, 3.0]], shape=(2,))
+        assert bits(env.obs_rms) == bits(expected)
+        assert obs[0].tolist() == scaled([0.0, 0.0], expected).tolist()
+
+    def test_without_a_flag_an_all_zero_frame_is_blank_where_that_is_said(self) -> None:
+        env = VecNormalizeVisible(play(*self.FLAGLESS, space=PAIRS), zero_is_blank=True)
         obs = env.reset()
         expected = plain_statistics([[0.0, 3.0]], shape=(2,))
         assert bits(env.obs_rms) == bits(expected)
         assert obs[0].tolist() == [0.0, 0.0]
         assert obs[1].tolist() == scaled([0.0, 3.0], expected).tolist()
 
-    def test_one_env_may_tell_while_another_does_not(self) -> None:
-        env = VecNormalizeVisible(
-            play([[([0.0], False)] * 2], [[([0.0], UNTOLD)] * 2], [[([4.0], UNTOLD)] * 2])
-        )
+    @pytest.mark.parametrize("zero_is_blank", [False, True])
+    def test_one_env_may_tell_while_another_does_not(self, zero_is_blank: bool) -> None:
+        scripts = [[[([value], flag)] * 2] for value, flag in (
+            (0.0, False), (7.0, True), (0.0, UNTOLD), (4.0, UNTOLD),
+        )]  # fmt: skip
+        env = VecNormalizeVisible(play(*scripts), zero_is_blank=zero_is_blank)
         obs = env.reset()
-        assert bits(env.obs_rms) == bits(plain_statistics([[0.0], [4.0]]))
-        assert obs[1, 0] == 0.0
-        assert obs[0, 0] != 0.0
+        expected = plain_statistics([[0.0], [4.0]] if zero_is_blank else [[0.0], [0.0], [4.0]])
+        assert bits(env.obs_rms) == bits(expected)
+        assert (obs[:, 0] == 0.0).tolist() == [False, True, zero_is_blank, False]
 
     @pytest.mark.parametrize("flag", [{"camera": True}, [True, False, True], "blank"])
     def test_a_flag_that_fits_no_frame_is_refused(self, flag: Any) -> None:
@@ -480,13 +490,14 @@ class TestDictObservations:
         assert obs["camera"][1].tolist() == [0.0, 0.0]
         assert obs["gyro"][1].tolist() == [0.0]
 
-    def test_without_flags_each_key_that_is_all_zero_counts_as_blank(self) -> None:
+    def test_without_flags_each_key_that_is_all_zero_is_blank_where_that_is_said(self) -> None:
         env = VecNormalizeVisible(
             play(
                 [[self.frame([0.0, 0.0], 3.0, UNTOLD)] * 2],
                 [[self.frame([0.0, 1.0], 0.0, UNTOLD)] * 2],
                 space=KEYS,
-            )
+            ),
+            zero_is_blank=True,
         )
         env.reset()
         assert bits(env.obs_rms["camera"]) == bits(plain_statistics([[0.0, 1.0]], shape=(2,)))
@@ -615,11 +626,12 @@ class TestGivenObservations:
 
     def test_a_single_observation_and_a_batch_give_the_same(self, env: VecNormalizeVisible) -> None:
         raw = np.array([[12.0, -7.0], [0.0, 0.0], [10.0, -2.0]], np.float32)
-        batch = env.normalize_obs(raw)
+        flags = [False, True, False]
+        batch = env.normalize_obs(raw, flags)
         assert batch.dtype == np.float32
         assert batch == pytest.approx(np.array([[1.0, -1.0], [0.0, 0.0], [0.0, 0.0]]), abs=1e-6)
-        for one, expected in zip(raw, batch, strict=True):
-            shown = env.normalize_obs(one)
+        for one, flag, expected in zip(raw, flags, batch, strict=True):
+            shown = env.normalize_obs(one, flag)
             assert shown.shape == (2,)
             assert shown.tobytes() == expected.tobytes()
 
@@ -651,26 +663,25 @@ class TestGivenObservations:
         assert shown.ravel().tolist() == pytest.approx([1.0, -1.0, -5.0, 0.4, 0.0, 0.0])
         assert not env.normalize_obs(raw, True).any()
         assert env.normalize_obs(raw, False).all()
-        mixed = [np.array([True, False]), None, False]
+        mixed = [np.array([True, False]), True, False]
         shown = env.normalize_obs(raw, mixed)
         assert (shown == 0).tolist() == [[True, False], [True, True], [False, False]]
         components = np.array([[True, False]] * 3)
         assert (env.normalize_obs(raw, components) == 0).tolist() == [[True, False]] * 3
-        assert (env.normalize_obs(raw, [True, None, None]) == 0).all(axis=1).tolist() == [
-            True,
-            True,
-            False,
-        ]
+        # Where some are told of, the others are visible.
+        shown = env.normalize_obs(raw, [True, None, None])
+        assert (shown == 0).all(axis=1).tolist() == [True, False, False]
 
     def test_unnormalize_undoes_normalize_and_blanks_stay_zero(
         self, env: VecNormalizeVisible
     ) -> None:
         raw = np.array([[12.0, -7.0], [0.0, 0.0], [8.5, 3.25]])
-        back = env.unnormalize_obs(env.normalize_obs(raw))
+        flags = [False, True, False]
+        back = env.unnormalize_obs(env.normalize_obs(raw, flags), flags)
         assert back == pytest.approx(raw, rel=1e-6)
         assert back[1].tolist() == [0.0, 0.0]
         assert env.unnormalize_obs(env.normalize_obs(raw[0])) == pytest.approx(raw[0], rel=1e-6)
-        assert env.unnormalize_obs(np.zeros(2)).tolist() == [0.0, 0.0]
+        assert env.unnormalize_obs(np.zeros(2), True).tolist() == [0.0, 0.0]
 
     def test_a_normalised_frame_at_the_mean_is_told_from_a_blank_by_its_flag(
         self, env: VecNormalizeVisible
@@ -683,7 +694,10 @@ class TestGivenObservations:
         maker = lambda: gym.make("BurstFlickeringCartPole-v0")  # noqa: E731
         env = VecNormalizeVisible(DummyVecEnv([maker] * 3))
         env.seed(0)
-        assert env.reset().tobytes() == env.normalize_obs(env.get_original_obs()).tobytes()
+        first, raw = env.reset(), env.get_original_obs()
+        with pytest.warns(UserWarning, match="was given observations without their flags"):
+            env.normalize_obs(np.zeros(4))  # once
+        assert first.tobytes() == env.normalize_obs(raw).tobytes()
         n_blank = 0
         for _ in range(100):
             obs, _, _, _ = step(env)
@@ -733,11 +747,13 @@ class TestGivenDictObservations:
     def test_each_key_of_a_single_observation_and_of_a_batch(
         self, env: VecNormalizeVisible
     ) -> None:
-        batch = env.normalize_obs(self.RAW)
+        flags = [{"camera": idx == 1, "gyro": idx == 2} for idx in range(3)]
+        batch = env.normalize_obs(self.RAW, flags)
         assert batch["camera"].ravel().tolist() == pytest.approx([2.0, 2.0, 0.0, 0.0, 4.0, 4.0])
         assert batch["gyro"].ravel().tolist() == pytest.approx([-1.0, 1.0, 0.0])
         for idx in range(3):
-            single = env.normalize_obs({key: part[idx] for key, part in self.RAW.items()})
+            one = {key: part[idx] for key, part in self.RAW.items()}
+            single = env.normalize_obs(one, flags[idx])
             for key in self.RAW:
                 assert single[key].tobytes() == batch[key][idx].tobytes()
 
@@ -760,7 +776,7 @@ class TestGivenDictObservations:
     def test_one_flag_for_all_observations_of_a_key(self, env: VecNormalizeVisible) -> None:
         shown = env.normalize_obs(self.RAW, {"camera": True, "gyro": None})
         assert not shown["camera"].any()
-        assert shown["gyro"].ravel().tolist() == pytest.approx([-1.0, 1.0, 0.0])
+        assert shown["gyro"].ravel().tolist() == pytest.approx([-1.0, 1.0, -3.0])
 
     def test_another_number_of_flags_than_observations_is_refused(
         self, env: VecNormalizeVisible
@@ -772,7 +788,7 @@ class TestGivenDictObservations:
     def test_unnormalize_undoes_normalize(self, env: VecNormalizeVisible) -> None:
         back = env.unnormalize_obs(env.normalize_obs(self.RAW))
         for key, raw in self.RAW.items():
-            assert back[key] == pytest.approx(raw, rel=1e-6)
+            assert back[key] == pytest.approx(raw, rel=1e-6, abs=1e-6)
 
 
 class TestIntegerObservations:

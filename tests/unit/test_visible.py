@@ -45,29 +45,37 @@ class TestBlankMask:
         mask = blank_mask(self.FRAMES, [np.array(True), np.array(False), False])
         assert mask.tolist() == [True, False, False]
 
-    def test_without_a_flag_exactly_all_zero_frames_are_blank(self) -> None:
-        assert blank_mask(self.FRAMES, [None, None, None]).tolist() == [False, True, False]
+    def test_without_a_flag_nothing_is_blank(self) -> None:
+        assert blank_mask(self.FRAMES, [None, None, None]).tolist() == [False] * 3
+        assert blank_mask(self.FRAMES, [None, None, True]).tolist() == [False, False, True]
 
-    def test_a_flag_overrules_what_the_frame_looks_like(self) -> None:
-        assert blank_mask(self.FRAMES, [True, False, None]).tolist() == [True, False, False]
+    def test_without_a_flag_exactly_all_zero_frames_are_blank_where_that_is_said(self) -> None:
+        assert blank_mask(self.FRAMES, [None] * 3, True).tolist() == [False, True, False]
+        assert blank_mask(self.FRAMES, [None, None, True], True).tolist() == [False, True, True]
+
+    @pytest.mark.parametrize("zero_is_blank", [False, True])
+    def test_a_flag_overrules_what_the_frame_looks_like(self, zero_is_blank: bool) -> None:
+        mask = blank_mask(self.FRAMES, [True, False, None], zero_is_blank)
+        assert mask.tolist() == [True, False, False]
 
     def test_nan_minus_zero_and_the_smallest_number_are_told_apart_from_zero(self) -> None:
         frames = np.array([[np.nan], [-0.0], [5e-324]])
-        assert blank_mask(frames, [None] * 3).tolist() == [False, True, False]
+        assert blank_mask(frames, [None] * 3, True).tolist() == [False, True, False]
 
     def test_flags_for_components_keep_the_shape_of_the_frame(self) -> None:
         mask = blank_mask(self.FRAMES, [[True, False], np.array([False, True]), (True, True)])
         assert mask.tolist() == [[True, False], [False, True], [True, True]]
 
     def test_whole_frame_flags_beside_component_flags_spread_over_the_frame(self) -> None:
-        mask = blank_mask(self.FRAMES, [np.array([True, False]), None, False])
-        assert mask.tolist() == [[True, False], [True, True], [False, False]]
+        for flags in ([np.array([True, False]), True, False], [[True, False], None, False]):
+            mask = blank_mask(self.FRAMES, flags, zero_is_blank=True)
+            assert mask.tolist() == [[True, False], [True, True], [False, False]]
 
     def test_images_and_single_numbers_are_frames_too(self) -> None:
         images = np.zeros((2, 3, 3, 1), np.uint8)
         images[1, 0, 0, 0] = 1
-        assert blank_mask(images, [None, None]).tolist() == [True, False]
-        assert blank_mask(np.array([0.0, 3.0]), [None, None]).tolist() == [True, False]
+        assert blank_mask(images, [None, None], True).tolist() == [True, False]
+        assert blank_mask(np.array([0.0, 3.0]), [None] * 2, True).tolist() == [True, False]
 
     @pytest.mark.parametrize("flag", [[True], [True] * 3, [[True, False]], np.ones((2, 1), bool)])
     def test_a_flag_of_another_shape_is_refused_with_both_shapes(self, flag: Any) -> None:

@@ -50,8 +50,10 @@ class ScriptedEnv(gym.Env):
         return scripted_frame(self.observation_space, self._left.pop(0))
 
 
-def normalized(*frames: Frame, space: spaces.Space = NUMBERS) -> NormalizeVisibleObservation:
-    return NormalizeVisibleObservation(ScriptedEnv(list(frames), space))
+def normalized(
+    *frames: Frame, space: spaces.Space = NUMBERS, **options: Any
+) -> NormalizeVisibleObservation:
+    return NormalizeVisibleObservation(ScriptedEnv(list(frames), space), **options)
 
 
 def show(env: gym.Env, n_frames: int) -> list[Any]:
@@ -108,9 +110,16 @@ class TestStatistics:
         assert env.reset()[0].tolist() == [0.0]
         assert bits(env.obs_rms) == bits(RunningMeanStd(shape=(1,)))
 
-    def test_without_a_flag_an_all_zero_frame_counts_as_blank(self) -> None:
-        frames = [([3.0, 0.0], UNTOLD), ([0.0, 0.0], UNTOLD), ([0.0, 5.0], UNTOLD)]
-        env = normalized(*frames, space=PAIRS)
+    FLAGLESS = ([3.0, 0.0], UNTOLD), ([0.0, 0.0], UNTOLD), ([0.0, 5.0], UNTOLD)
+
+    def test_without_a_flag_zeros_are_data(self) -> None:
+        env = normalized(*self.FLAGLESS, space=PAIRS)
+        shown = show(env, 3)
+        assert bits(env.obs_rms) == bits(plain_statistics([3.0, 0.0], [0.0, 0.0], [0.0, 5.0]))
+        assert shown[1][0] < -0.5
+
+    def test_without_a_flag_all_zero_frames_are_blank_where_that_is_said(self) -> None:
+        env = normalized(*self.FLAGLESS, space=PAIRS, zero_is_blank=True)
         shown = show(env, 3)
         assert bits(env.obs_rms) == bits(plain_statistics([3.0, 0.0], [0.0, 5.0]))
         assert shown[1].tolist() == [0.0, 0.0]
@@ -208,6 +217,7 @@ class TestDictObservations:
             ({"camera": [80.0, 80.0], "gyro": [8.0]}, True),
             ({"camera": [0.0, 0.0], "gyro": [4.0]}, UNTOLD),
             space=KEYS,
+            zero_is_blank=True,
         )
         shown = show(env, 5)
         assert [(obs["camera"] == 0).tolist() for obs in shown] == [

@@ -11,7 +11,8 @@ Keys are the algorithm's arguments, and:
 ``n_envs``
     environments side by side
 ``normalize``
-    arguments of ``VecNormalizeVisible``, or true for its defaults, which normalise rewards too
+    arguments of ``VecNormalizeVisible``, or true for its defaults, which normalise rewards too;
+    images are left as they are, unless ``norm_obs`` or ``norm_obs_keys`` say else
 ``reward_scale``
     factor on the rewards the learner sees; results are reported unscaled
 ``frame_stack``
@@ -53,7 +54,7 @@ __all__ = ["ARM_LABELS", "Recipe", "matched_recipe_for", "read_recipes", "recipe
 
 #: Arguments of ``VecNormalizeVisible`` that a recipe may give.
 _NORMALIZE_KEYS = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
-                   "norm_obs_keys")  # fmt: skip
+                   "norm_obs_keys", "zero_is_blank")  # fmt: skip
 
 _WRAPPED = (
     "what it changes would be another environment for this arm than for the others. Register the "

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
-from gymnasium import spaces
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
@@ -21,15 +18,16 @@ from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.seeing import layer_of
+from thrust_pomdp.vec.layer import VecLayer
 from thrust_pomdp.vec.making import layered, make_vec_env
-from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo
 
 #: Steps that any evaluation episode may take; more where the whole training had more.
 _LONG_EPISODE = 100_000
 
 
-class VecScaleReward(VecEnvWrapper):
+class VecScaleReward(VecLayer):
     """Multiply the rewards the learner sees; episode statistics further in stay unscaled."""
 
     def __init__(self, venv: VecEnv, scale: float) -> None:
@@ -46,7 +44,7 @@ class VecScaleReward(VecEnvWrapper):
         return obs, rewards * np.float32(self.scale), dones, infos
 
 
-class VecEndingEpisodes(VecEnvWrapper):
+class VecEndingEpisodes(VecLayer):
     """Refuse to wait for ever: an evaluation is over when episodes are.
 
     :param venv: the environments
@@ -127,6 +125,8 @@ def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> Ve
             clip_obs=trained.clip_obs,
             epsilon=trained.epsilon,
             norm_obs_keys=trained.norm_obs_keys,
+            # A plain VecNormalize takes zeros for data.
+            zero_is_blank=getattr(trained, "zero_is_blank", False),
         )
         copy_statistics(trained, frozen)
         venv = frozen
@@ -134,9 +134,11 @@ def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> Ve
 
 
 def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
-    """Take over the statistics of observations."""
+    """Take over the statistics of observations, and whether flags were ever met."""
     if source.norm_obs:
         target.obs_rms = deepcopy(source.obs_rms)
+    if isinstance(source, VecNormalizeVisible) and isinstance(target, VecNormalizeVisible):
+        target.met_flags = target.met_flags or source.met_flags
 
 
 def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> VecEnv:
@@ -158,20 +160,6 @@ def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:
     """Normalise as the recipe says, as far as the observations can be."""
     if recipe.normalize is None:
         return venv
-    options = dict(recipe.normalize)
-    keys = _normalizable(venv.observation_space)
-    options.setdefault("norm_obs", bool(keys))
-    if isinstance(venv.observation_space, spaces.Dict) and options["norm_obs"]:
-        options.setdefault("norm_obs_keys", keys)
-    options.setdefault("gamma", recipe.hyperparameters.get("gamma", 0.99))
-    return VecNormalizeVisible(venv, **options)
-
-
-def _normalizable(space: spaces.Space[Any]) -> list[str]:
-    """Name the parts of an observation that are numbers on a scale: no images, no categories."""
-    parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
-    return [
-        key
-        for key, part in parts.items()
-        if isinstance(part, spaces.Box) and not is_image_space(part)
-    ]
+    gamma = recipe.hyperparameters.get("gamma", 0.99)
+    options = {"gamma": gamma, **recipe.normalize}
+    return VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -10,39 +11,63 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from thrust_pomdp.arguments import check_fraction, check_positive
+from thrust_pomdp.arguments import check_flag, check_fraction, check_positive
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.frame_order import paths_of
+from thrust_pomdp.vec.layer import VecLayer, own_attributes
 from thrust_pomdp.vec.previous import previous_inside
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo, layers_like
-from thrust_pomdp.visible import Mask, blank_mask, key_flags, update, update_visible
+from thrust_pomdp.visible import (
+    LOOKS_BLANKED,
+    SAVED_BEFORE,
+    Mask,
+    ZeroWatch,
+    blank_mask,
+    flags_of_batch,
+    key_flags,
+    tells,
+    update,
+    update_visible,
+)
+from thrust_pomdp.wrappers.frame_order import FrameOrder
 from thrust_pomdp.wrappers.previous import wrong_order
 
 Array = NDArray[Any]
 
 
-class VecNormalizeVisible(VecNormalize):
+class VecNormalizeVisible(VecNormalize, VecLayer):
     """SB3's ``VecNormalize``, skipping what is blanked and keeping it exactly zero.
 
     Plain ``VecNormalize`` takes blank frames for data. With visible values 9 and 11, half of the
     frames blank, it settles at mean 5 and variance 25.5 and shows the policy 11 as 1.19, 9 as .79
     and a blank as -.99; here the mean is 10, the variance 1, and a blank is 0.
 
-    What is blanked is told by ``info["blanked"]``: a bool for the frame, a bool array for single
-    components, a dict of these for Dict observations. Where an environment does not tell, an
-    exactly all-zero frame (or key) counts as blank. A true zero whose flag says visible is data.
+    **Only what is declared blank is blank**: by ``info["blanked"]``, a bool for the frame, a bool
+    array for single components, a dict of these for Dict observations; or, for environments without
+    such flags whose blanks are zeros, by ``zero_is_blank=True``: where there is no flag, an exactly
+    all-zero frame (or key) then counts as blank. A zero whose flag says visible is data.
+
+    Where nothing is declared blank this is SB3's ``VecNormalize``, bit for bit, but for one thing:
+    an observation space of integers becomes one of floats here, since a rollout buffer of the
+    integers would cut off every fraction of what is normalised.
 
     Saving, loading, ``EvalCallback``'s syncing of statistics, reward normalisation and frozen
-    statistics (``training=False``) are SB3's.
+    statistics (``training=False``) are SB3's. Whether flags were ever met is saved too: for
+    observations given without any (:meth:`normalize_obs`), see there. A file from before there was
+    ``zero_is_blank`` loads with True, which its statistics were made with, and says so.
 
     .. warning::
         Put it directly outside what blanks frames. Append the last action and reward, or whatever
         else tells the agent something about itself, outside of it: inside, it would be erased on
-        exactly the frames where it is needed.
+        exactly the frames where it is needed. Stack frames outside of it too: inside, or delayed,
+        they are other frames than those of which ``info["blanked"]`` tells. What is seen to be so
+        is refused.
 
     >>> from stable_baselines3.common.env_util import make_vec_env
     >>> import thrust_pomdp
@@ -59,9 +84,10 @@ class VecNormalizeVisible(VecNormalize):
     :param gamma: discount factor of the return
     :param epsilon: added to the variance
     :param norm_obs_keys: keys of a Dict observation to normalise; all by default
+    :param zero_is_blank: take exactly all-zero frames (or keys) for blank where no flag is told
     :raises ValueError: for bounds or ``epsilon`` that are not positive, spaces that cannot be
-        normalised, or observations that hold the previous action or reward (a key of them that
-        ``norm_obs_keys`` leaves out does no harm)
+        normalised, observations that hold the previous action or reward (a key of them that
+        ``norm_obs_keys`` leaves out does no harm), or flags that tell of other frames than shown
     """
 
     def __init__(
@@ -75,6 +101,7 @@ class VecNormalizeVisible(VecNormalize):
         gamma: float = 0.99,
         epsilon: float = 1e-8,
         norm_obs_keys: list[str] | None = None,
+        zero_is_blank: bool = False,
     ) -> None:
         for name, value in (
             ("clip_obs", clip_obs),
@@ -94,9 +121,27 @@ class VecNormalizeVisible(VecNormalize):
             epsilon,
             norm_obs_keys,
         )
+        #: Whether all-zero frames without a flag are blank.
+        self.zero_is_blank = check_flag("zero_is_blank", zero_is_blank)
+        #: Whether an environment has ever told what is blanked.
+        self.met_flags = False
+        self._warned_of_guess = False
+        self._watches: dict[str | None, ZeroWatch] | None = {}
+        self._order = self._examine(venv)
         if norm_obs:
-            self._refuse_inside(venv)
             self._announce_floats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to the environments."""
+        return {key: part for key, part in super().__getstate__().items() if key != "_order"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""
+        is_old = "zero_is_blank" not in state
+        before = {"met_flags": False, "_warned_of_guess": False, "_watches": None}
+        super().__setstate__({**before, "zero_is_blank": True, **state})
+        if is_old and self.norm_obs:
+            warnings.warn(SAVED_BEFORE.format(name=type(self).__name__), stacklevel=2)
 
     def _announce_floats(self) -> None:
         """Declare what comes out: a rollout buffer of the space's integers would truncate it."""
@@ -112,14 +157,24 @@ class VecNormalizeVisible(VecNormalize):
     def set_venv(self, venv: VecEnv) -> None:
         """Take the environment to wrap, after loading.
 
-        :raises ValueError: if it holds the previous action or reward, or does not fit
+        :raises ValueError: as the constructor does, or if it does not fit
         """
-        if self.norm_obs:
-            self._refuse_inside(venv)
-        super().set_venv(venv)
+        order = self._examine(venv)
+        with own_attributes(self):
+            super().set_venv(venv)
+        self._order = order
 
-    def _refuse_inside(self, venv: VecEnv) -> None:
+    def _examine(self, venv: VecEnv) -> FrameOrder | None:
+        """Refuse environments of which blank frames would be told or shown wrongly."""
+        if not self.norm_obs:
+            return None
         self._refuse_previous(venv)
+        self._refuse_privileged(venv)
+        is_dict = isinstance(venv.observation_space, spaces.Dict)
+        paths = paths_of(venv, self.norm_obs_keys or () if is_dict else None)
+        return FrameOrder(paths, type(self).__name__)
+
+    def _refuse_privileged(self, venv: VecEnv) -> None:
         for layer in layers_like(venv, VecPrivilegedInfo):
             if layer.privileged_key in (self.norm_obs_keys or ()):
                 raise ValueError(
@@ -155,7 +210,7 @@ class VecNormalizeVisible(VecNormalize):
         """Step, and normalise what is visible of frames, final frames and rewards."""
         obs, rewards, dones, infos = self.venv.step_wait()
         self.old_obs, self.old_reward = obs, rewards  # type: ignore[assignment]
-        normalized = self._observe(obs, self._flags(infos, dones))
+        normalized = self._observe(obs, self._flags(infos, dones), dones)
         if self.training:
             self._update_reward(rewards)
         rewards = self.normalize_reward(rewards)
@@ -166,11 +221,16 @@ class VecNormalizeVisible(VecNormalize):
     def _normalize_final_frames(self, infos: list[dict[str, Any]]) -> None:
         """Normalise the last frames of episodes that ended, each by its own flag."""
         infos = [info for info in infos if "terminal_observation" in info]
-        if not infos:
+        if not self.norm_obs:
+            for info in infos:
+                info["terminal_observation"] = deepcopy(info["terminal_observation"])
+        if not self.norm_obs or not infos:
             return
         frames = stack_obs([info["terminal_observation"] for info in infos])
         flags = [info.get("blanked") for info in infos]
-        normalized = self._masked(frames, flags, self._normalize_obs)
+        assert self._order is not None
+        masks = self._masks(frames, self._order.carried(flags, frames), self.zero_is_blank)
+        normalized = self._transform(frames, masks, self._normalize_obs)
         for idx, info in enumerate(infos):
             info["terminal_observation"] = map_obs(operator.itemgetter(idx), normalized)
 
@@ -184,8 +244,8 @@ class VecNormalizeVisible(VecNormalize):
         self.old_obs = obs  # type: ignore[assignment]
         self.returns = np.zeros(self.num_envs)
         reset_infos = self.venv.unwrapped.reset_infos
-        flags = self._flags(reset_infos, np.ones(self.num_envs, dtype=bool))
-        normalized: VecEnvObs = self._observe(obs, flags)
+        everyone = np.ones(self.num_envs, dtype=bool)
+        normalized: VecEnvObs = self._observe(obs, self._flags(reset_infos, everyone), everyone)
         return normalized
 
     def _flags(self, infos: list[dict[str, Any]], dones: Mask) -> Sequence[Any]:
@@ -204,16 +264,50 @@ class VecNormalizeVisible(VecNormalize):
             for idx, done in enumerate(dones)
         ]
 
-    def _observe(self, obs: Any, flags: Sequence[Any]) -> Any:
+    def _observe(self, obs: Any, flags: Sequence[Any], starts: Mask) -> Any:
         """Update the statistics with a batch of frames, then normalise it."""
         if not self.norm_obs:
             return deepcopy(obs)
-        parts = self._parts(obs, flags)
-        masks = {key: blank_mask(frames, of_key) for key, frames, of_key in parts}
+        if not self.met_flags:
+            self.met_flags = tells(flags)
+        masks = self._checked_masks(obs, flags)
         if self.training:
-            for key, frames, _ in parts:
+            for key, frames, _ in self._parts(obs, flags):
                 update_visible(self._statistics(key), frames, masks[key])
+            if self._watches is not None:
+                self._watch(obs, flags, starts)
         return self._transform(obs, masks, self._normalize_obs)
+
+    def _checked_masks(self, obs: Any, flags: Sequence[Any]) -> dict[str | None, Mask]:
+        """Collect the masks of the frames last returned, if flags are of these frames."""
+        order = self._order
+        assert order is not None
+        if order.is_idle:
+            return self._masks(obs, flags, self.zero_is_blank)
+        order.check_flags(flags, self.zero_is_blank)
+        masks = self._masks(obs, order.carried(flags, obs), self.zero_is_blank)
+        for key, frames, _ in self._parts(obs, flags):
+            order.check_frames(key, frames, masks[key])
+        return masks
+
+    def _masks(self, obs: Any, flags: Sequence[Any], zero_is_blank: bool) -> dict[str | None, Mask]:
+        return {
+            key: blank_mask(frames, of_key, zero_is_blank)
+            for key, frames, of_key in self._parts(obs, flags)
+        }
+
+    def _watch(self, obs: Any, flags: Sequence[Any], starts: Mask) -> None:
+        """Warn once of what looks blanked, where nobody tells and nobody has said."""
+        if self.met_flags or self.zero_is_blank:
+            self._watches = None
+            return
+        assert self._watches is not None
+        for key, frames, _ in self._parts(obs, flags):
+            # Many an episode starts at the origin.
+            if self._watches.setdefault(key, ZeroWatch()).suspects(frames[~starts]):
+                self._watches = None
+                warnings.warn(LOOKS_BLANKED.format(name=type(self).__name__), stacklevel=5)
+                return
 
     def _parts(
         self, obs: Any, flags: Sequence[Any]
@@ -247,7 +341,9 @@ class VecNormalizeVisible(VecNormalize):
 
         :param obs: one observation or a batch of them
         :param blanked: its flag, or one flag per observation (a dict holds flags by key); where
-            None, exactly all-zero frames count as blank
+            None, nothing is blank, but exactly all-zero frames are with ``zero_is_blank``, and if
+            the environments have ever told flags: what was trained has learnt that blanks are
+            zeros, and a warning says once that they were guessed
         """
         return self._without_update(obs, blanked, self._normalize_obs)
 
@@ -262,18 +358,25 @@ class VecNormalizeVisible(VecNormalize):
     def _without_update(self, obs: Any, blanked: Any, function: Any) -> Any:
         if not self.norm_obs:
             return deepcopy(obs)
-        if self._is_single(obs):
-            batch = map_obs(lambda part: np.asarray(part)[None], obs)
-            return map_obs(lambda part: part[0], self._masked(batch, [blanked], function))
-        n_obs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        return self._masked(obs, _flags_of_batch(blanked, n_obs), function)
+        is_single = self._is_single(obs)
+        batch = map_obs(lambda part: np.asarray(part)[None], obs) if is_single else obs
+        n_obs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if is_single else flags_of_batch(blanked, n_obs)
+        is_guess = self.met_flags and not self.zero_is_blank and not tells(flags)
+        masks = self._masks(batch, flags, self.zero_is_blank or is_guess)
+        if is_guess and not self._warned_of_guess and any(mask.any() for mask in masks.values()):
+            self._warn_of_guess()
+        result = self._transform(batch, masks, function)
+        return map_obs(lambda part: part[0], result) if is_single else result
 
-    def _masked(self, batch: Any, flags: Sequence[Any], function: Any) -> Any:
-        """Apply ``function`` to what is visible of a batch, one flag per observation."""
-        if not self.norm_obs:
-            return batch
-        masks = {key: blank_mask(part, of_key) for key, part, of_key in self._parts(batch, flags)}
-        return self._transform(batch, masks, function)
+    def _warn_of_guess(self) -> None:
+        self._warned_of_guess = True
+        warnings.warn(
+            f"{type(self).__name__} was given observations without their flags, though its "
+            "environments tell them: what is exactly all zero was taken for blank. Pass "
+            "blanked=info['blanked'], or blanked=False for what is visible",
+            stacklevel=4,
+        )
 
     def _is_single(self, obs: Any) -> bool:
         if isinstance(obs, dict):
@@ -291,13 +394,29 @@ def _as_float_box(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return spaces.Box(-np.inf, np.inf, shape=space.shape, dtype=np.float32)
 
 
-def _flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:
-    """Split flags given for a batch into one per observation."""
-    if isinstance(blanked, Mapping):
-        by_key = {key: _flags_of_batch(flags, n_obs) for key, flags in blanked.items()}
-        return [{key: flags[idx] for key, flags in by_key.items()} for idx in range(n_obs)]
-    if not isinstance(blanked, (list, tuple)) and np.ndim(blanked) == 0:
-        return [blanked] * n_obs
-    if len(blanked) != n_obs:
-        raise ValueError(f"blanked must hold one flag per observation, {n_obs}, got {len(blanked)}")
-    return list(blanked)
+def normalizer_options(space: spaces.Space[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete the options of a normaliser: what is left open is not done to images.
+
+    A network takes normalised images for vectors, since they are no bytes any more, and flattens
+    them; and what is no Box cannot be normalised. Rewards are normalised whatever is seen.
+
+    >>> camera = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    >>> normalizer_options(camera, {}), normalizer_options(camera, {"norm_obs": True})
+    ({'norm_obs': False}, {'norm_obs': True})
+    >>> normalizer_options(spaces.Dict(camera=camera, gyro=spaces.Box(-1.0, 1.0, (3,))), {})
+    {'norm_obs': True, 'norm_obs_keys': ['gyro']}
+
+    :param space: of the observations
+    :param options: arguments of :class:`VecNormalizeVisible`; what they say holds
+    :return: the same with ``norm_obs`` and, for a Dict, ``norm_obs_keys``
+    """
+    parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+    keys = [
+        key
+        for key, part in parts.items()
+        if isinstance(part, spaces.Box) and not is_image_space(part)
+    ]
+    completed = {"norm_obs": bool(keys or options.get("norm_obs_keys")), **options}
+    if isinstance(space, spaces.Dict) and completed["norm_obs"] and keys:
+        completed.setdefault("norm_obs_keys", keys)
+    return completed
