@@ -41,6 +41,7 @@ _OURS_ALONE = (
     "sequence_length",
     "burn_in",
     "refresh_states",
+    "_privileged_statistics",
 )
 
 
@@ -54,7 +55,8 @@ def from_sb3_contrib(
     """Load a file saved by ``sb3_contrib.RecurrentPPO``.
 
     The model has the same weights, optimiser state and settings, and gives the same actions, values
-    and log-probabilities. ``sb3_contrib`` need not be installed.
+    and log-probabilities. Training goes on by random numbers of its own, as it does after
+    :meth:`~thrust_pomdp.ppo.RecurrentPPO.load`. ``sb3_contrib`` need not be installed.
 
     >>> import io, sb3_contrib
     >>> theirs, file = sb3_contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), io.BytesIO()
@@ -78,6 +80,7 @@ def from_sb3_contrib(
             f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
             f"of thrust_pomdp), got {path}"
         )
+    made_env = isinstance(env, str)
     if env is not None:
         env = RecurrentPPO._wrap_env(env, data["verbose"])
         data["n_envs"] = env.num_envs
@@ -97,6 +100,7 @@ def from_sb3_contrib(
         if not hasattr(model, name):
             raise ValueError(f"{name!r} is no attribute of RecurrentPPO that could be changed")
         setattr(model, name, value)
+    model._is_loaded, model._made_env = True, made_env
     model._setup_model()
     model.set_parameters(params, exact_match=True, device=device)
     if model.use_sde:

@@ -25,7 +25,12 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
    [unit/test_acting.py, TestForgottenState].
 10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
     numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
-11. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
+11. A loaded model goes on instead of repeating: theirs, as SB3's, seeds sampling and the
+    environment from the saved seed once more, so that its first rollout meets what the first of
+    all met. Here sampling and shuffling are seeded from the seed and the number of steps, and an
+    environment that is handed in is left as its owner seeded it
+    [unit/test_dropin.py, TestResumedRuns].
+12. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
     modules do not fire.
 """
 
@@ -44,7 +49,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, explained_variance, obs_as_tensor
+from stable_baselines3.common.utils import (
+    FloatSchedule,
+    explained_variance,
+    obs_as_tensor,
+    set_random_seed,
+)
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_count, check_fraction, check_positive
@@ -74,6 +84,12 @@ from thrust_pomdp.policies import (
 )
 from thrust_pomdp.recurrent.sequences import RNNStates
 from thrust_pomdp.recurrent.subsequences import check_subsequences
+from thrust_pomdp.resuming import (
+    PrivilegedStatistics,
+    give_statistics,
+    resumed_seed,
+    statistics_of,
+)
 from thrust_pomdp.stepping import Step, make_step
 from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.vec.step_infos import StepInfos
@@ -147,6 +163,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
     }
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
+    #: Whether a file is being loaded, and whether its environment was made on the way.
+    _is_loaded = _made_env = False
+    _privileged_statistics: PrivilegedStatistics | None = None
 
     def __init__(
         self,
@@ -234,9 +253,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if self.rollout_buffer_class is None:
             self.rollout_buffer_class = self._right_buffer_class()
         super()._setup_model()
+        seed = self._first_seed()
         # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
-        seed = int(th.randint(2**31, ())) if self.seed is None else self.seed
-        self.rollout_buffer.seed(seed)
+        self.rollout_buffer.seed(int(th.randint(2**31, ())) if seed is None else seed)
+        for name in ("_is_loaded", "_made_env"):
+            vars(self).pop(name, None)
         if self.sequence_length is not None:
             self.rollout_buffer.cut_windows(self.sequence_length, self.burn_in)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
@@ -338,9 +359,28 @@ class RecurrentPPO(OnPolicyAlgorithm):
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed the environment, the action sampling and the shuffling of minibatches."""
+        if self._is_loaded:
+            self._seed_again()
+            return
         super().set_random_seed(seed)
         if seed is not None and hasattr(self, "rollout_buffer"):
             self.rollout_buffer.seed(seed)
+
+    def _first_seed(self) -> int | None:
+        """Return the seed of a new model, or the one that a loaded model goes on from."""
+        if self.seed is None or not self._is_loaded:
+            return self.seed
+        return resumed_seed(self.seed, self.num_timesteps)
+
+    def _seed_again(self) -> None:
+        """Seed what a loaded model samples with; an environment only if it was made for it."""
+        seed = self._first_seed()
+        if seed is None:
+            return
+        set_random_seed(seed, using_cuda=self.device.type == "cuda")
+        self.action_space.seed(seed)
+        if self._made_env and self.env is not None:
+            self.env.seed(seed)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_lstm_states"]
@@ -587,14 +627,49 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if clip_range_vf is not None:
             self.logger.record("train/clip_range_vf", clip_range_vf)
 
+    def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
+        """Save the model to a file; the arguments are SB3's.
+
+        With it go the statistics of ``VecPrivilegedInfo`` around its environment, without which
+        its critic could not go on.
+        """
+        self._take_statistics()
+        super().save(path, exclude, include)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Set the environment to go on with; the arguments are SB3's.
+
+        A ``VecPrivilegedInfo`` that has seen nothing yet gets the statistics of the model's.
+        """
+        self._take_statistics()
+        super().set_env(env, force_reset)
+        self._give_statistics()
+
+    def _take_statistics(self) -> None:
+        if self.env is not None and (known := statistics_of(self.env)):
+            self._privileged_statistics = {**(self._privileged_statistics or {}), **known}
+
+    def _give_statistics(self) -> None:
+        if self.env is not None:
+            give_statistics(self.env, self._privileged_statistics or {}, self.num_timesteps > 0)
+
     @classmethod
-    def load(cls: type[SelfRecurrentPPO], path: Any, *args: Any, **kwargs: Any) -> SelfRecurrentPPO:
+    def load(
+        cls: type[SelfRecurrentPPO], path: Any, env: Any = None, *args: Any, **kwargs: Any
+    ) -> SelfRecurrentPPO:
         """Load a model from a file; the arguments are SB3's.
+
+        Training goes on by random numbers of its own: sampling and shuffling are seeded from the
+        model's seed and its number of steps, so that loading twice gives the same, but not what
+        has been before. An environment is left as its owner seeded it; one that is made here, of
+        an id, is seeded likewise.
 
         :raises ValueError: if the file holds no model, or one of another library
         """
+        # SB3 makes attributes of the keywords that it does not know, before it sets up the model.
+        kwargs = {**kwargs, "_is_loaded": True, "_made_env": isinstance(env, str)}
         try:
-            return super().load(path, *args, **kwargs)
+            model = super().load(path, env, *args, **kwargs)
         except AssertionError as error:
             if "found in the saved file" not in str(error):
                 raise
@@ -604,6 +679,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
         except ValueError as error:
             explain_missing_keys(error, path)
             raise
+        model._give_statistics()
+        return model
 
     def learn(
         self: SelfRecurrentPPO,

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import itertools
+import random
 import zipfile
 
 import gymnasium as gym
@@ -24,7 +25,7 @@ from stable_baselines3.common.callbacks import (
 )
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import set_random_seed
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecNormalize
 
 import thrust_pomdp
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible
@@ -170,9 +171,10 @@ class TestSaveAndLoad:
         model.save(tmp_path / "model")
         obs, state = np.ones((3, 3), np.float32), None
         results = []
-        for loaded in (
-            RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5, 6, 7)) for _ in range(2)
-        ):
+        for _ in range(2):
+            env = fixed_length_envs(5, 6, 7)
+            env.seed(11)
+            loaded = RecurrentPPO.load(tmp_path / "model", env=env)
             for _ in range(3):
                 expected, expected_state = model.predict(obs, state, deterministic=True)
                 actual, actual_state = loaded.predict(obs, state, deterministic=True)
@@ -230,6 +232,171 @@ class TestSaveAndLoad:
         PPO("MlpPolicy", fixed_length_envs(5), n_steps=8, batch_size=8).save(tmp_path / "ppo")
         with pytest.raises(ValueError, match="has no memory"):
             RecurrentPPO.load(tmp_path / "ppo")
+
+
+def observations_of(model, n_steps=256, **kwargs):
+    """Return what a model met in its last rollout of some more steps."""
+    model.learn(n_steps, reset_num_timesteps=False, **kwargs)
+    return model.rollout_buffer.to_sequence_batch().observations[0].numpy()
+
+
+class SeedSpy(VecEnvWrapper):
+    """Takes down what the environment is seeded with."""
+
+    def __init__(self, venv):
+        super().__init__(venv)
+        self.seeds = []
+
+    def seed(self, seed=None):
+        self.seeds.append(seed)
+        return super().seed(seed)
+
+    def reset(self):
+        return self.venv.reset()
+
+    def step_wait(self):
+        return self.venv.step_wait()
+
+
+def generators():
+    """Return the states of the global generators."""
+    return (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        th.get_rng_state().tolist(),
+    )
+
+
+class TestResumedRuns:
+    """A loaded model goes on; it does not live its first day once more."""
+
+    ID = "thrust_pomdp:MaskedCartPole-v0"
+
+    @pytest.fixture(params=["RecurrentPPO", "MaskableRecurrentPPO"])
+    def saved(self, request, tmp_path):
+        cls = getattr(thrust_pomdp, request.param)
+        more = {"use_masking": False} if cls is not RecurrentPPO else {}
+        model = cls("MlpLstmPolicy", self.ID, n_steps=256, batch_size=256, n_epochs=1, seed=3)
+        first = observations_of(model, **more)
+        model.save(tmp_path / "model")
+        return cls, more, first
+
+    def test_an_environment_made_of_its_id_shows_something_new(self, saved, tmp_path):
+        """With SB3's way 256 of 256 observations are those of the first rollout."""
+        cls, more, first = saved
+        met = [observations_of(cls.load(tmp_path / "model", env=self.ID), **more) for _ in range(2)]
+        assert not (met[0] == first).all(axis=1).any()
+        assert np.array_equal(*met)
+
+    def test_another_length_of_training_goes_on_otherwise(self, tmp_path):
+        met = []
+        for n_steps in (64, 128):
+            model = RecurrentPPO("MlpLstmPolicy", self.ID, n_steps=64, batch_size=64, seed=3)
+            model.learn(n_steps).save(tmp_path / "model")
+            met.append(observations_of(RecurrentPPO.load(tmp_path / "model", env=self.ID), 64))
+        assert not (met[0] == met[1]).all(axis=1).any()
+
+    @pytest.mark.parametrize("in_a_row", [False, True])
+    def test_an_environment_handed_in_is_as_its_owner_seeded_it(self, saved, tmp_path, in_a_row):
+        """A plain loop over an environment with the same seed meets the same first frames."""
+        cls, more, _ = saved
+        env = SeedSpy(thrust_pomdp.make_vec_env(self.ID, 1, seed=77))
+        loaded = cls.load(tmp_path / "model", env=None if in_a_row else env)
+        if in_a_row:
+            loaded.set_env(env)
+        met = observations_of(loaded, **more)
+        plain = thrust_pomdp.make_vec_env(self.ID, 1, seed=77)
+        assert np.array_equal(met[0], plain.reset()[0])
+        action = loaded.rollout_buffer.actions[0].astype(np.int64).reshape(1)
+        assert np.array_equal(met[1], plain.step(action)[0][0])
+        assert env.seeds == []
+
+    def test_so_is_a_single_environment(self, saved, tmp_path):
+        cls, more, _ = saved
+        env, other = gym.make(self.ID), gym.make(self.ID)
+        env.reset(seed=5)
+        other.reset(seed=5)
+        met = observations_of(cls.load(tmp_path / "model", env=env), **more)
+        assert np.array_equal(met[0], other.reset()[0])
+
+    def test_sampling_and_shuffling_go_on_by_numbers_of_their_own(self, saved, tmp_path):
+        cls, _, _ = saved
+        after = []
+        for n_draws in (0, 5):  # whatever was drawn before
+            set_random_seed(n_draws)
+            loaded = cls.load(tmp_path / "model")
+            sampled = [loaded.action_space.sample() for _ in range(20)]
+            shuffled = loaded.rollout_buffer._generator.permutation(50).tolist()
+            after.append((*generators(), sampled, shuffled))
+        assert after[0] == after[1]
+        new = cls("MlpLstmPolicy", self.ID, n_steps=256, batch_size=256, n_epochs=1, seed=3)
+        sampled = [new.action_space.sample() for _ in range(20)]
+        shuffled = new.rollout_buffer._generator.permutation(50).tolist()
+        for mine, others in zip(after[0], (*generators(), sampled, shuffled), strict=True):
+            assert mine != others
+
+    def test_without_a_seed_nothing_is_seeded(self, tmp_path):
+        model = RecurrentPPO("MlpLstmPolicy", self.ID, n_steps=64, batch_size=64).learn(64)
+        model.save(tmp_path / "model")
+        env = SeedSpy(thrust_pomdp.make_vec_env(self.ID, 1))
+        set_random_seed(8)
+        before = generators()
+        RecurrentPPO.load(tmp_path / "model", env=env)
+        assert generators()[:2] == before[:2]
+        assert env.seeds == []
+        loaded = RecurrentPPO.load(tmp_path / "model", env=self.ID)
+        assert loaded.env._seeds == [None]
+
+    def test_a_seed_given_at_loading_is_gone_on_from(self, saved, tmp_path):
+        cls, more, first = saved
+        other, again = (
+            observations_of(cls.load(tmp_path / "model", env=self.ID, seed=seed), **more)
+            for seed in (4, 3)
+        )
+        for met in (other, again):
+            assert not (met == first).all(axis=1).any()
+        assert not np.array_equal(other, again)
+
+    def test_neither_parameters_nor_environments_that_are_set_seed_anything(self, saved, tmp_path):
+        cls, _, _ = saved
+        loaded = cls.load(tmp_path / "model", env=self.ID)
+        env, before = SeedSpy(thrust_pomdp.make_vec_env(self.ID, 1)), generators()
+        shuffling = copy.deepcopy(loaded.rollout_buffer._generator.bit_generator.state)
+        loaded.set_env(env)
+        loaded.set_parameters(tmp_path / "model")
+        assert generators() == before
+        assert loaded.rollout_buffer._generator.bit_generator.state == shuffling
+        assert env.seeds == []
+
+    def test_a_program_can_still_seed_everything(self, saved, tmp_path):
+        cls, more, first = saved
+        loaded = cls.load(tmp_path / "model", env=self.ID)
+        loaded.set_random_seed(3)
+        assert np.array_equal(observations_of(loaded, **more)[0], first[0])
+
+    def test_nothing_of_it_stays_in_the_model(self, saved, tmp_path):
+        cls, _, _ = saved
+        loaded = cls.load(tmp_path / "model", env=self.ID)
+        assert not {"_is_loaded", "_made_env"} & vars(loaded).keys()
+
+    def test_a_file_of_sb3_contribs_goes_on_too(self, tmp_path):
+        theirs = sb3_contrib.RecurrentPPO(
+            "MlpLstmPolicy", self.ID, n_steps=64, batch_size=64, n_epochs=1, seed=3
+        )
+        theirs.learn(64).save(tmp_path / "theirs")
+        first = theirs.rollout_buffer.observations.reshape(64, -1)
+        made = thrust_pomdp.from_sb3_contrib(tmp_path / "theirs", env=self.ID)
+        assert not (observations_of(made, 64) == first).all(axis=1).any()
+        env = SeedSpy(thrust_pomdp.make_vec_env(self.ID, 1, seed=77))
+        given = thrust_pomdp.from_sb3_contrib(tmp_path / "theirs", env=env)
+        plain = thrust_pomdp.make_vec_env(self.ID, 1, seed=77)
+        assert np.array_equal(observations_of(given, 64)[0], plain.reset()[0])
+        assert env.seeds == []
+
+    def test_a_new_model_starts_as_sb3s_do(self):
+        env = SeedSpy(thrust_pomdp.make_vec_env(self.ID, 1))
+        RecurrentPPO("MlpLstmPolicy", env, seed=3)
+        assert env.seeds == [3]
 
 
 class TestEnvironmentIds:

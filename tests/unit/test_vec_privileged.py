@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from thrust_pomdp import (
+    MaskableRecurrentPPO,
     RecurrentPPO,
     VecNormalizeVisible,
     VecPreviousAction,
@@ -24,6 +28,7 @@ from thrust_pomdp import (
     wrappers,
 )
 from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec.privileged import layers_like
 
 N_ENVS = 3
 
@@ -390,3 +395,165 @@ class TestEvaluating:
         callback = EvalCallback(evaluation, n_eval_episodes=2, eval_freq=8, verbose=0)
         model.learn(8 * N_ENVS, callback=callback)
         assert callback.last_mean_reward > 0
+
+
+def trained_model(venv: VecEnv, cls: Any = RecurrentPPO, n_steps: int = 40) -> Any:
+    critic_only = tuple(layer.privileged_key for layer in layers_like(venv, VecPrivilegedInfo))
+    model = cls(
+        "AsymmetricLstmPolicy", venv, n_steps=8, batch_size=8, n_epochs=1, seed=0,
+        policy_kwargs={"lstm_hidden_size": 8, "critic_only": critic_only},
+    )  # fmt: skip
+    more = {"use_masking": False} if cls is not RecurrentPPO else {}
+    return model.learn(n_steps, **more)
+
+
+def moments(venv: VecEnv) -> dict[str, Any]:
+    return {layer.privileged_key: layer.moments() for layer in layers_like(venv, VecPrivilegedInfo)}
+
+
+class TwoStories(gym.Wrapper):
+    """Tells something else beside the state."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return obs, {**info, "depth": 3.0, "colour": np.array([1, 2])}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        more = {"depth": float(self.np_random.normal(50.0)), "colour": np.array([1, 2])}
+        return obs, reward, terminated, truncated, {**info, **more}
+
+
+def told_twice(seed: int = 0) -> VecEnv:
+    venv = make_vec_env(
+        "FlickeringCartPole-v0", 2, seed, wrapper_class=TwoStories,
+        env_kwargs={"expose_state": True},
+    )  # fmt: skip
+    venv = VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(venv)), key="depth")
+    venv = VecPrivilegedInfo(venv, key="colour", normalize=False)
+    return VecPrivilegedInfo(venv)
+
+
+class TestAModelsFileHasTheStatistics:
+    """A critic goes on by the statistics that it was trained with, without anyone's doing."""
+
+    @pytest.mark.parametrize("cls", [RecurrentPPO, MaskableRecurrentPPO])
+    def test_of_all_layers_when_it_is_loaded(self, cls: Any, tmp_path: Path) -> None:
+        model = trained_model(told_twice(), cls)
+        model.save(tmp_path / "model")
+        env = told_twice(1)
+        loaded = cls.load(tmp_path / "model", env=env)
+        assert moments(env) == moments(model.env)
+        assert env.statistics.mean.dtype == np.float64
+        assert moments(env)["depth"]["mean"] == pytest.approx([48.0], abs=3.0)
+        assert moments(env)["colour"] == {}
+        loaded.learn(16, reset_num_timesteps=False, **(
+            {"use_masking": False} if cls is not RecurrentPPO else {}))  # fmt: skip
+        assert env.statistics.count > model.env.statistics.count
+
+    def test_of_a_checkpoint_and_of_the_best_model(self, tmp_path: Path) -> None:
+        venv = VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(native())))
+        plain = VecUnprivileged(VecPreviousAction(VecNormalizeVisible(native(2, 1))))
+        checkpoints = CheckpointCallback(8, str(tmp_path), "it", save_vecnormalize=True)
+        best = EvalCallback(
+            plain, n_eval_episodes=1, eval_freq=8, best_model_save_path=str(tmp_path), verbose=0
+        )
+        model = RecurrentPPO(
+            "AsymmetricLstmPolicy", venv, n_steps=8, batch_size=8, seed=0,
+            policy_kwargs={"lstm_hidden_size": 8},
+        ).learn(16 * N_ENVS, callback=[checkpoints, best])  # fmt: skip
+        for name in (f"it_{16 * N_ENVS}_steps", "best_model"):
+            other = VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(native())))
+            RecurrentPPO.load(tmp_path / name, env=other)
+            assert other.statistics.count > N_ENVS
+        RecurrentPPO.load(tmp_path / f"it_{16 * N_ENVS}_steps", env=other)
+        assert model.num_timesteps == 16 * N_ENVS
+
+    def test_when_its_environment_is_set_later(self, tmp_path: Path) -> None:
+        model = trained_model(VecPrivilegedInfo(native()))
+        model.save(tmp_path / "model")
+        loaded = RecurrentPPO.load(tmp_path / "model")
+        loaded.save(tmp_path / "again")  # without an environment on the way
+        env = VecPrivilegedInfo(native())
+        RecurrentPPO.load(tmp_path / "again").set_env(env)
+        assert moments(env) == moments(model.env)
+
+    def test_another_environment_of_a_model_gets_those_of_the_one_before(self) -> None:
+        model = trained_model(VecPrivilegedInfo(native()))
+        before = moments(model.env)
+        env = VecPrivilegedInfo(native())
+        model.set_env(env)
+        assert moments(env) == before
+        model.learn(16, reset_num_timesteps=False)
+        assert moments(env) != before
+
+    def test_an_environment_that_was_only_reset_is_fresh(self, tmp_path: Path) -> None:
+        model = trained_model(VecPrivilegedInfo(native()))
+        model.save(tmp_path / "model")
+        env = VecPrivilegedInfo(native())
+        for _ in range(2):
+            env.reset()
+        assert env.has_fresh_statistics
+        RecurrentPPO.load(tmp_path / "model", env=env)
+        assert moments(env) == moments(model.env)
+
+    @pytest.mark.parametrize("way", ["loaded", "assigned", "changed in place", "played"])
+    def test_statistics_that_the_owner_gave_are_left(self, way: str, tmp_path: Path) -> None:
+        trained_model(VecPrivilegedInfo(native())).save(tmp_path / "model")
+        other, env = VecPrivilegedInfo(native(seed=5)), VecPrivilegedInfo(native())
+        frames(other, 5)
+        if way == "loaded":
+            other.save_statistics(tmp_path / "statistics")
+            env.load_statistics(tmp_path / "statistics")
+        elif way == "assigned":
+            env.statistics = copy.deepcopy(other.statistics)
+        elif way == "changed in place":
+            env.statistics.mean[:] = 3.0
+        else:
+            frames(env, 1)
+        assert not env.has_fresh_statistics
+        given = moments(env)
+        RecurrentPPO.load(tmp_path / "model", env=env)
+        assert moments(env) == given
+
+    def test_the_file_is_plain_text_about_them(self, tmp_path: Path) -> None:
+        model = trained_model(VecPrivilegedInfo(native()))
+        model.save(tmp_path / "model")
+        with zipfile.ZipFile(tmp_path / "model.zip") as file:
+            told = json.loads(file.read("data"))["_privileged_statistics"]
+        assert told == moments(model.env)
+
+    def test_an_old_file_has_none_which_is_told_once(self, tmp_path: Path) -> None:
+        trained_model(told_twice()).save(tmp_path / "old", exclude=["_privileged_statistics"])
+        remedy = r"of the privileged 'state', 'depth' start anew.*save_statistics.*load_statistics"
+        with pytest.warns(UserWarning, match=remedy) as told:
+            loaded = RecurrentPPO.load(tmp_path / "old", env=told_twice())
+        assert len(told) == 1
+        assert told[0].filename == __file__
+        loaded = RecurrentPPO.load(tmp_path / "old")
+        with pytest.warns(UserWarning, match=remedy) as told:
+            loaded.set_env(told_twice())
+        assert (len(told), told[0].filename) == (1, __file__)
+
+    def test_a_model_that_was_not_trained_yet_needs_none(self, tmp_path: Path) -> None:
+        trained_model(VecPrivilegedInfo(native()), n_steps=0).save(tmp_path / "new")
+        env = VecPrivilegedInfo(native())
+        loaded = RecurrentPPO.load(tmp_path / "new", env=env)
+        assert env.has_fresh_statistics
+        loaded.set_env(VecPrivilegedInfo(native()))
+
+    def test_a_resumed_critic_sees_what_an_uninterrupted_one_does(self, tmp_path: Path) -> None:
+        """A stranger's resume script, held against a plain loop over the same environment."""
+        model = trained_model(VecPrivilegedInfo(native()))
+        model.save(tmp_path / "model")
+        env = VecPrivilegedInfo(native(seed=9))
+        RecurrentPPO.load(tmp_path / "model", env=env)
+        env.seed(9)
+        shown = env.reset()["state"]
+        plain = native(seed=9)
+        plain.reset()
+        states = np.array([info["state"] for info in plain.reset_infos])
+        expected = copy.deepcopy(model.env.statistics)
+        expected.update(states)
+        scaled = (states - expected.mean) / np.sqrt(expected.var + 1e-8)
+        np.testing.assert_allclose(shown, scaled, rtol=1e-5)

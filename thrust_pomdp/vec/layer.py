@@ -18,7 +18,7 @@ class _Whole(ABCMeta):
     """Lets constructors assign what they like to their own objects."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made: Any = cls.__new__(cls, *args, **kwargs)
+        made: Any = cls.__new__(cls, *args, **kwargs)  # type: ignore[arg-type]
         with own_attributes(made):
             made.__init__(*args, **kwargs)
         return made

@@ -115,12 +115,16 @@ class VecPrivilegedInfo(VecUnprivileged):
             self.statistics = RunningMeanStd(shape=shown.shape or ())
             shown = spaces.Box(-self._clip, self._clip, shown.shape, np.float32)
         super().__init__(venv, observation_space=spaces.Dict([*parts.items(), (key, shown)]))
+        self._fresh_moments = self.moments()
 
     def reset(self) -> VecEnvObs:
         """Reset all environments."""
         obs = self.venv.reset()
         told = self._stack(self.venv.unwrapped.reset_infos)
+        was_fresh = self.has_fresh_statistics
         shown: VecEnvObs = self._with(obs, self._observe(told))
+        if was_fresh:
+            self._fresh_moments = self.moments()
         return shown
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -180,8 +184,28 @@ class VecPrivilegedInfo(VecUnprivileged):
         scaled = (told - self.statistics.mean) / np.sqrt(self.statistics.var + _EPSILON)
         return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
 
+    @property
+    def has_fresh_statistics(self) -> bool:
+        """Whether there are statistics, of nothing but the first frames of resets."""
+        return self.statistics is not None and self.moments() == self._fresh_moments
+
+    def moments(self) -> dict[str, Any]:
+        """Return the statistics in plain lists and numbers; nothing where there are none."""
+        if self.statistics is None:
+            return {}
+        names = ("mean", "var", "count")
+        return {name: np.asarray(getattr(self.statistics, name)).tolist() for name in names}
+
+    def take_moments(self, moments: dict[str, Any]) -> None:
+        """Go on with statistics that :meth:`moments` returned."""
+        assert self.statistics is not None
+        statistics = RunningMeanStd(shape=self.statistics.mean.shape)
+        statistics.mean, statistics.var = np.array(moments["mean"]), np.array(moments["var"])
+        statistics.count = moments["count"]
+        self.statistics = statistics
+
     def save_statistics(self, path: str | Path) -> None:
-        """Save the statistics, to go on training with them later."""
+        """Save the statistics, for another model; a model's own file has them already."""
         Path(path).write_bytes(pickle.dumps(self.statistics))
 
     def load_statistics(self, path: str | Path) -> None:
