@@ -34,6 +34,8 @@ from thrust_pomdp.experiment.commands import options, sweep
 from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.report import write_csv
 from thrust_pomdp.experiment.report.figures import plot
+from thrust_pomdp.experiment.report.rule import MIN_RUNS
+from thrust_pomdp.experiment.report.wording import counted
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 from thrust_pomdp.experiment.statistics import estimate, interquartile_mean
@@ -351,7 +353,8 @@ def grid_table(played: PlayedGrid) -> list[str]:
 def _middle_and_lowest(scores: Sequence[float]) -> str:
     if not scores:
         return ""
-    return f"{number(float(interquartile_mean([np.array(scores)])))} ({number(min(scores))})"
+    middle = number(float(interquartile_mean([np.array(scores)])))
+    return f"{middle}{few(len(scores))} ({number(min(scores))})"
 
 
 # ------------------------------------------------------------------ the page
@@ -373,9 +376,10 @@ def filled(page: str, plan: Mapping[str, list[Comparison]]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         if match[2] == "grid":
-            return match[1] + "\n".join(grid_table(read_grids()[match[3]])) + "\n" + match[4]
-        lines = _KINDS[match[2]](plan[match[3]])
-        return match[1] + "\n".join(lines) + "\n" + match[4]
+            lines = grid_table(read_grids()[match[3]])
+        else:
+            lines = _KINDS[match[2]](plan[match[3]])
+        return match[1] + "\n".join([*lines, *_notes(lines)]) + "\n" + match[4]
 
     return MARKS.sub(fill, page)
 
@@ -402,11 +406,12 @@ def verdict(comparison: Comparison) -> str:
     if comparison.goal is None:
         return ""
     goal = f"<br>goal {number(comparison.goal)}"
-    found = [one.value for arm in comparison.arms if (one := score(comparison, arm)) is not None]
+    found = [one for arm in comparison.arms if (one := score(comparison, arm)) is not None]
     if not found:
         return goal
-    if max(found) >= comparison.goal:
-        return f"{goal}: reached"
+    best = max(found, key=lambda one: one.value)
+    if best.value >= comparison.goal:
+        return f"{goal}: reached{few(len(best.seeds))}"
     return f"{goal}: **missed**" + (" so far" if unfinished(comparison) else "")
 
 
@@ -469,7 +474,8 @@ def training(comparisons: Sequence[Comparison]) -> list[str]:
                     fmean(float(row[key]) for row in rows) for key in ("steps", "final", "best")
                 ]
                 steps, final, best = means
-                cells[1:] = [thousands(steps), str(len(rows)), number(final), number(best)]
+                marked = [f"{number(value)}{few(len(rows))}" for value in (final, best)]
+                cells[1:] = [thousands(steps), str(len(rows)), *marked]
             lines.append(f"| {environment} | {' | '.join(cells)} | {published} |")
             environment = ""
     return lines
@@ -478,12 +484,13 @@ def training(comparisons: Sequence[Comparison]) -> list[str]:
 def scores(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a table in Markdown, a line per environment and a column per arm.
 
-    The best of a line is bold; the two ends of the ladder stand on the right. What was not run
-    yet is left out.
+    Under each score stand the steps of its trainings, and of fewer seeds than are evidence how many
+    there were. The best of a line is bold, one of few seeds never; the two ends of the ladder stand
+    on the right. What was not run yet is left out.
     """
     found = {
         comparison.name: {
-            arm: one.value for arm in comparison.arms if (one := score(comparison, arm)) is not None
+            arm: one for arm in comparison.arms if (one := score(comparison, arm)) is not None
         }
         for comparison in comparisons
     }
@@ -494,11 +501,39 @@ def scores(comparisons: Sequence[Comparison]) -> list[str]:
     for comparison in comparisons:
         values = found[comparison.name]
         if values:
-            best = number(max(values.values()))
-            shown = {arm: number(value) for arm, value in values.items()}
-            cells = [f"**{best}**" if shown.get(a) == best else shown.get(a, "") for a in arms]
+            enough = [one.value for one in values.values() if is_evidence(one)]
+            best = number(max(enough)) if enough else ""
+            cells = [_score_cell(values[arm], best) if arm in values else "" for arm in arms]
             lines.append(f"| {title(comparison)} | {' | '.join(cells)} | {ladder_of(comparison)} |")
-    return lines
+    return [*lines, "", "Under each score: the environment steps that a run was trained for."]
+
+
+def _score_cell(one: Score, best: str) -> str:
+    """Return a score with its steps, bold if it is the best of the line."""
+    text = number(one.value)
+    text = f"**{text}**" if text == best and is_evidence(one) else text
+    return f"{text}{few(len(one.seeds))}<br><sub>{thousands(one.steps)}</sub>"
+
+
+def is_evidence(one: Score) -> bool:
+    """Return whether there are as many seeds as the rule of a verdict asks for."""
+    return len(one.seeds) >= MIN_RUNS
+
+
+def few(n_seeds: int) -> str:
+    """Return the mark of a figure that rests on few seeds; nothing where they are enough."""
+    return "" if n_seeds >= MIN_RUNS else f" <sup>{counted(n_seeds, 'seed')}</sup>"
+
+
+def _notes(lines: Sequence[str]) -> list[str]:
+    """Return what a mark in a table means, where there is one."""
+    if not any("</sup>" in line for line in lines):
+        return []
+    return [
+        "",
+        f"A small <sup>n seeds</sup> behind a figure: it rests on so few. Of fewer than {MIN_RUNS} "
+        "nothing is concluded here, and more may move it far.",
+    ]
 
 
 #: What stands behind a mark in the pages.
@@ -590,9 +625,10 @@ def _cells(found: Score, comparison: Comparison) -> str:
     ends, n_seeds = found.ends, len(found.seeds)
     seeds = str(n_seeds) if n_seeds == comparison.seeds else f"{n_seeds} of {comparison.seeds}"
     span = "" if ends is None else f" [{number(ends[0])}, {number(ends[1])}]"
+    value = f"**{number(found.value)}**" if is_evidence(found) else number(found.value)
     return (
         f"{thousands(found.steps)} | {found.seconds:.0f} | {seeds} "
-        f"| **{number(found.value)}**{span} | {found.mode} "
+        f"| {value}{few(n_seeds)}{span} | {found.mode} "
         f"| {number(min(found.seeds))}, {number(max(found.seeds))}"
     )
 

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +233,31 @@ class TestNoRoomOnTheDisk:
         out = capsys.readouterr().out
         assert out.count("is finished and cannot be saved: [Errno 28] No space left") == 1
         assert not list(tmp_path.rglob("*.unfinished"))
+
+    def test_it_is_said_once_however_the_unfinished_file_is_called(
+        self, tmp_path, monkeypatch, capsys
+    ):
+        left = [5]
+        write = ComparisonFolder.write
+
+        def failing(self, name, result, files):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise OSError(errno.ENOSPC, "No space left on device", f"{name}.{left[0]}")
+            write(self, name, result, files)
+
+        monkeypatch.setattr(ComparisonFolder, "write", failing)
+        assert len(run([spec()], tmp_path)[0]) == 1
+        assert capsys.readouterr().out.count("cannot be saved") == 1
+
+    def test_a_folder_that_was_taken_away_meanwhile_is_made_again(self, tmp_path):
+        class Takes(InstantEngine):
+            def run(self, tasks):
+                shutil.rmtree(tmp_path / "out")
+                yield from super().run(tasks)
+
+        found = Runner([spec()], tmp_path / "out", engine=Takes()).run()
+        assert [one.spec["arm"] for one in found] == ["lstm"]
 
     def test_whoever_gives_up_finds_it_elsewhere(self, tmp_path, monkeypatch, capsys):
         self.full(monkeypatch, times=2)

@@ -76,7 +76,7 @@ def test_a_line_is_the_interquartile_mean_of_the_better_way_to_act(tmp_path, mon
             [(0, 10, 300), (1, 20, 400), (2, 30, 500), (3, 40, 100)])  # fmt: skip
     comparison = written(tmp_path / "results", *rows)
     _, _, lstm, *missing = results.table([comparison])
-    assert "| 50k | 9 | 4 | **350.0** [" in lstm
+    assert "| 50k | 9 | 4 | 350.0 <sup>4 seeds</sup> [" in lstm
     assert "| most likely | 100.0, 500.0 |" in lstm
     start = "| `MaskedCartPole-v0`<br>table/one<br>goal 450.0: **missed** so far | LSTM"
     assert lstm.startswith(start)
@@ -89,7 +89,7 @@ def test_seeds_that_are_missing_show(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
     rows = ["lstm,0,1,1,10,300,50000,9", "lstm,1,1,1,10,300,50000,9"]
     _, _, lstm, *missing = results.table([written(tmp_path / "results", *rows)])
-    assert "| 50k | 9 | 2 of 4 | **300.0**" in lstm
+    assert "| 50k | 9 | 2 of 4 | 300.0 <sup>2 seeds</sup>" in lstm
     assert lstm.startswith("| `MaskedCartPole-v0`<br>table/one<br>goal 450.0: **missed** so far |")
     assert missing[-1] == "* table/one: LSTM (RecurrentPPO), memoryless (SB3 PPO)"
 
@@ -121,8 +121,9 @@ def test_a_grid_of_two_parameters_has_a_line_for_each_value_of_the_first(tmp_pat
     assert results.grid_table(played) == [
         "| arm | flicker_prob | acting | burst_len 2 | burst_len 4 |",
         "|---|---|---|---|---|",
-        "| LSTM (RecurrentPPO) | 0.5 | most likely | 400.0 (400.0) | 30.0 (20.0) |",
-        "|  | 0.9 | most likely |  | 7.0 (7.0) |",
+        "| LSTM (RecurrentPPO) | 0.5 | most likely | 400.0 <sup>2 seeds</sup> (400.0) "
+        "| 30.0 <sup>2 seeds</sup> (20.0) |",
+        "|  | 0.9 | most likely |  | 7.0 <sup>2 seeds</sup> (7.0) |",
         "| memoryless (SB3 PPO) | not run yet | | | |",
     ]
 
@@ -133,7 +134,8 @@ def test_a_grid_of_one_parameter_has_a_line_for_each_arm(tmp_path, monkeypatch):
     played = sweep_of(tmp_path, "\n".join(lines), flicker_prob=[0.0, 0.5])
     assert results.grid_table(played)[2:] == [
         "| LSTM (RecurrentPPO) | not run yet | | |",
-        "| memoryless (SB3 PPO) | sampled | 500.0 (500.0) | 200.0 (200.0) |",
+        "| memoryless (SB3 PPO) | sampled | 500.0 <sup>1 seed</sup> (500.0) "
+        "| 200.0 <sup>1 seed</sup> (200.0) |",
     ]
 
 
@@ -208,26 +210,98 @@ def test_grids_that_are_none_are_refused():
         results.play(["x"], 1)
 
 
-def test_a_line_of_scores_has_each_arm_and_the_best_in_bold(tmp_path, monkeypatch):
+def seeds_of(arm: str, score: float, steps: int, count: int = results.MIN_RUNS) -> list[str]:
+    """Lines of as many seeds that all reach the same."""
+    return [f"{arm},{seed},1,1,0,{score},{steps},9" for seed in range(count)]
+
+
+def test_a_line_of_scores_has_each_arm_its_steps_and_the_best_in_bold(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
-    comparison = written(tmp_path / "results", "lstm,0,1,1,10,300,50000,9", "mlp,0,1,1,40,20,9,9")
-    heads, _, line = results.scores([comparison])
+    rows = [*seeds_of("lstm", 300, 50_000), *seeds_of("mlp", 40, 200_704)]
+    heads, _, line, *notes = results.scores([written(tmp_path / "results", *rows)])
     assert heads.startswith("| environment | memoryless PPO | LSTM | ")
-    assert line == "| `MaskedCartPole-v0` | 40.0 | **300.0** | 51.1, 500.0 |"
+    assert line == (
+        "| `MaskedCartPole-v0` | 40.0<br><sub>201k</sub> | **300.0**<br><sub>50k</sub> "
+        "| 51.1, 500.0 |"
+    )
+    assert notes == ["", "Under each score: the environment steps that a run was trained for."]
 
 
 def test_two_that_are_best_are_both_bold(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
-    rows = ["lstm,0,1,1,10,500,50000,9", "mlp,0,1,1,499.99,20,9,9"]
-    line = results.scores([written(tmp_path / "results", *rows)])[-1]
-    assert line == "| `MaskedCartPole-v0` | **500.0** | **500.0** | 51.1, 500.0 |"
+    rows = [*seeds_of("lstm", 500, 50_000), *seeds_of("mlp", 499.99, 50_000)]
+    line = results.scores([written(tmp_path / "results", *rows)])[2]
+    assert line.count("**500.0**<br><sub>50k</sub>") == 2
+
+
+def test_a_score_of_few_seeds_is_marked_and_never_bold(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    rows = [*seeds_of("lstm", 300, 50_000), *seeds_of("mlp", 400, 50_000, results.MIN_RUNS - 1)]
+    comparison = written(tmp_path / "results", *rows)
+    assert (
+        "| 400.0 <sup>4 seeds</sup><br><sub>50k</sub> | **300.0**<br>"
+        in (results.scores([comparison])[2])
+    )
+    filled = results.filled("<!-- scores: one -->\n<!-- end -->", {"one": [comparison]})
+    assert filled.endswith("and more may move it far.\n<!-- end -->")
+    assert "it rests on so few. Of fewer than 5 " in filled
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_goal_that_few_seeds_reach_is_not_simply_reached(tmp_path, monkeypatch, count):
+    monkeypatch.setattr(results, "DOCS", tmp_path)
+    comparison = written(tmp_path / "results", *seeds_of("lstm", 460, 50_000, count))
+    mark = " <sup>4 seeds</sup>" if count == 4 else ""
+    assert results.verdict(comparison) == f"<br>goal 450.0: reached{mark}"
+
+
+def cells(path: Path, kind: str) -> list[tuple[results.Comparison, dict[str, str]]]:
+    """The lines of a page's tables of a kind, by the heads of their columns."""
+    found = []
+    for match in results.MARKS.finditer(path.read_text(encoding="utf-8")):
+        if match[2] != kind:
+            continue
+        lines = [line for line in match[0].splitlines() if line.startswith("|")]
+        heads, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+        comparison = None
+        titles = {results.title(one): one for one in PLAN[match[3]]}
+        for row in rows:
+            comparison = titles.get(row[0].split("<br>")[0], comparison)
+            found.append((comparison, dict(zip(heads, row, strict=True))))
+    return found
+
+
+def test_no_unmarked_score_of_the_readme_rests_on_fewer_than_five_seeds_and_all_have_steps():
+    checked = 0
+    arms = {name: arm for arm, name in results._SHORT.items()}
+    for comparison, line in cells(ROOT / "README.md", "scores"):
+        for head, cell in line.items():
+            rows = results.rows_of(comparison, arms[head]) if head in arms and cell else []
+            if rows:
+                few = len({row["seed"] for row in rows}) < 5
+                assert few == ("<sup>" in cell), (comparison.name, head, cell)
+                assert few <= ("**" not in cell), (comparison.name, head, cell)
+                thousands = f"<sub>{round(int(rows[0]['steps']) / 1000)}k</sub>"
+                assert cell.endswith(thousands), (comparison.name, head, cell)
+                checked += 1
+    assert checked > 30
+
+
+@pytest.mark.parametrize("path", results.PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("kind", ["table", "variants", "passing", "training"])
+def test_no_unmarked_figure_of_a_page_rests_on_fewer_than_five_seeds(path, kind):
+    for _, line in cells(path, kind):
+        seeds = line["seeds"].split(" of ")[0]
+        figures = [line[head] for head in ("IQM [95 % interval]", "final", "best") if head in line]
+        for figure in figures if seeds else []:
+            assert (int(seeds) < 5) == ("<sup>" in figure), line
 
 
 def test_a_line_of_training_has_means_over_the_seeds_and_what_others_report(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "DOCS", tmp_path)
-    rows = ["lstm,0,100,200,1,1,50000,9", "lstm,1,300,300,1,1,50000,9"]
+    rows = [f"lstm,{seed},{100 + 50 * seed},{150 + 50 * seed},1,1,50000,9" for seed in range(5)]
     _, _, lstm, mlp = results.training([written(tmp_path / "results", *rows)])
-    assert lstm.endswith("| 50k | 2 | 200.0 | 250.0 | best 422 |")
+    assert lstm.endswith("| 50k | 5 | 200.0 | 250.0 | best 422 |")
     assert mlp.endswith("| not run yet |  |  |  | 100 |")
 
 

@@ -130,6 +130,7 @@ class ComparisonFolder(ResultsFolder):
 
         :raises OSError: if it cannot be written
         """
+        self.runs.mkdir(parents=True, exist_ok=True)  # whoever took it away gets a new one
         for ending, content in files.items():
             write_whole(self.runs / f"{name}{ending}", content)
         write_whole(self.runs / f"{name}.csv", curve_text(result).encode())

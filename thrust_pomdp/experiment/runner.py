@@ -137,8 +137,9 @@ class Runner:
             try:
                 self.folder.write(finished.name, finished.result, finished.files)
             except OSError as error:
+                why = OSError(error.errno, error.strerror)  # without the name, another each time
                 bars.write_once(
-                    f"{finished.name} is finished and cannot be saved: {error}. Nothing is lost: "
+                    f"{finished.name} is finished and cannot be saved: {why}. Nothing is lost: "
                     "it is tried again until there is room, or until you press Ctrl-C."
                 )
                 return

@@ -47,13 +47,17 @@ def _cells(runs: Sequence[Run]) -> tuple[str, ...]:
     )
 
 
-def table(results: Sequence[RunResult | Run]) -> str:
-    """Return the comparison on one environment as text to print, beside the ladder."""
+def aligned(results: Sequence[RunResult | Run]) -> list[str]:
+    """Return the table's lines, its columns one below the other."""
     lines = [_COLUMNS, *rows(results)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
     text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
             for line in lines]  # fmt: skip
-    text.insert(1, "-" * len(text[0]))
+    return [text[0], "-" * len(text[0]), *text[1:]]
+
+
+def table(results: Sequence[RunResult | Run]) -> str:
+    """Return the comparison on one environment as text to print, beside the ladder."""
     (contest,) = contests([Run.of(result) for result in results])
     spec = results[0].spec
     header = [
@@ -65,7 +69,7 @@ def table(results: Sequence[RunResult | Run]) -> str:
     ]
     footer = ["", "Reference (scripted controllers; best found: a lower bound):"]
     footer += [f"  {rung.controller:<24}{rung.mean:6.4g}  {rung.kind}" for rung in contest.ladder]
-    return "\n".join(header + text + (footer if contest.ladder else []))
+    return "\n".join(header + aligned(results) + (footer if contest.ladder else []))
 
 
 def write_csv(results: Sequence[RunResult | Run], folder: Path) -> None:
