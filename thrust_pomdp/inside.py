@@ -18,6 +18,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch.distributions import Normal
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.maskable.masks import (
+    Masks,
+    get_action_masks,
+    is_masking_supported,
+    missing_action_masks,
+)
+from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.recurrent.sequences import RNNStates
 from thrust_pomdp.vec.previous import layers, original_rewards
@@ -47,10 +54,12 @@ class Trace:
     :param log_prob: of the actions drawn, ``[n_steps, n_envs]``
     :param probabilities: of each action, ``[n_steps, n_envs, n_actions]``; of MultiDiscrete actions
         a tuple with an array for each dimension; of MultiBinary actions that of each bit being one,
-        ``[n_steps, n_envs, n_bits]``; None of Box actions
+        ``[n_steps, n_envs, n_bits]``; None of Box actions. What a mask forbids has exactly 0.
     :param mean: of the Gaussian that Box actions are drawn from, before they are clipped or
         squashed, ``[n_steps, n_envs, action_dim]``; None of other actions
     :param std: its standard deviation
+    :param action_masks: what might be done, bool ``[n_steps, n_envs, width]``, laid out as
+        :mod:`thrust_pomdp.maskable.masks` draws it; None where the model acts without masks
     """
 
     observations: Any
@@ -68,6 +77,7 @@ class Trace:
     probabilities: Any
     mean: Array | None
     std: Array | None
+    action_masks: NDArray[np.bool_] | None = None
 
     @property
     def blind(self) -> NDArray[np.bool_]:
@@ -84,7 +94,8 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
 
     The environment is reset first and left where it is in the end, so use another than one on which
     training is to go on. Memory is carried as it must be: zero at each episode's start,
-    never cut inside an episode. A ``VecNormalize`` around the environment keeps its statistics.
+    never cut inside an episode. A ``VecNormalize`` around the environment keeps its statistics. A
+    model that was trained with action masks gets them from the environment here too.
 
     >>> import thrust_pomdp
     >>> env = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs=2, normalize=True)
@@ -97,8 +108,8 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
     :param env: an environment or VecEnv as the model sees it, with its normaliser
     :param n_steps: steps of each environment
     :param deterministic: take the most likely actions instead of sampling
-    :raises ValueError: for a policy without memory, an environment that does not fit, or a number
-        of steps below 1
+    :raises ValueError: for a policy without memory, an environment that does not fit or tells no
+        masks where the model acts by them, or a number of steps below 1
     """
     policy = getattr(model, "policy", model)
     if not isinstance(policy, RecurrentActorCriticPolicy):
@@ -109,8 +120,16 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
     check_count("n_steps", n_steps)
     venv = _as_vec_env(env)
     _check_fits(policy, venv)
+    uses_masks = _uses_masks(model, policy)
+    if uses_masks and not is_masking_supported(venv):
+        raise missing_action_masks(venv)
     with frozen_statistics(venv), th.no_grad():
-        return _trace(list(_steps(policy, venv, n_steps, deterministic)))
+        return _trace(list(_steps(policy, venv, n_steps, deterministic, uses_masks)))
+
+
+def _uses_masks(model: Any, policy: RecurrentActorCriticPolicy) -> bool:
+    is_maskable = isinstance(policy, MaskableRecurrentActorCriticPolicy)
+    return is_maskable and getattr(model, "use_masking", True)
 
 
 def _as_vec_env(env: Any) -> VecEnv:
@@ -148,16 +167,24 @@ def frozen_statistics(venv: VecEnv) -> Iterator[None]:
 
 
 def _steps(
-    policy: RecurrentActorCriticPolicy, venv: VecEnv, n_steps: int, deterministic: bool
+    policy: RecurrentActorCriticPolicy,
+    venv: VecEnv,
+    n_steps: int,
+    deterministic: bool,
+    uses_masks: bool,
 ) -> Iterator[dict[str, Any]]:
     """Act, and tell of each step what a trace holds, of all environments."""
     policy.set_training_mode(False)
     obs, infos = venv.reset(), venv.unwrapped.reset_infos
     starts, states = np.ones(venv.num_envs, dtype=bool), policy.zero_states(venv.num_envs)
     for _ in range(n_steps):
-        row, states = _act(policy, obs, states, starts, deterministic)
+        masks = get_action_masks(venv) if uses_masks else None
+        with _masked(policy, masks):
+            row, states = _act(policy, obs, states, starts, deterministic)
         row.update(
             observations=obs,
+            action_masks=masks,
+            probabilities=_allowed(row["probabilities"], masks, policy.action_space),
             episode_starts=starts,
             blanked=[info.get("blanked") for info in infos],
             env_states=[info.get("state") for info in infos],
@@ -192,6 +219,25 @@ def _act(
         *(map(_array, states.vf) if has_own else [None]), None,
     ][:2]  # fmt: skip
     return row, states
+
+
+@contextmanager
+def _masked(policy: RecurrentActorCriticPolicy, masks: Masks | None) -> Iterator[None]:
+    """Let masks hold for all that a policy computes meanwhile."""
+    if masks is None:
+        yield
+        return
+    assert isinstance(policy, MaskableRecurrentActorCriticPolicy)
+    with policy.masked_by(th.as_tensor(masks, device=policy.device)):
+        yield
+
+
+def _allowed(probabilities: Any, masks: Masks | None, space: spaces.Space[Any]) -> Any:
+    """Make bits certain that may have one value only, of which the logits know nothing."""
+    if masks is None or not isinstance(space, spaces.MultiBinary):
+        return probabilities
+    may_be_0, may_be_1 = np.moveaxis(masks.reshape(len(masks), -1, 2), 2, 0)
+    return np.where(may_be_0 & may_be_1, probabilities, may_be_1.astype(probabilities.dtype))
 
 
 def _array(tensor: th.Tensor) -> Array:

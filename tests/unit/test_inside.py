@@ -13,6 +13,8 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from helpers import FixedLengthEnv, fixed_length_envs, sharpen
+from maskable_envs import ACTIONS as MASKABLE
+from maskable_envs import ChangingMaskEnv, as_choices
 from PIL import Image
 from sensor_envs import AnyEnv
 from stable_baselines3 import PPO
@@ -21,8 +23,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, unwrap_
 from thrust_pomdp import (
     ElementDropoutObservation,
     FlickerObservation,
+    MaskableRecurrentPPO,
     MaskObservation,
     RecurrentPPO,
+    StatefulActor,
     Trace,
     longest_burst,
     look_inside,
@@ -32,6 +36,7 @@ from thrust_pomdp import (
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
 from thrust_pomdp.inside_figure import Burst
+from thrust_pomdp.maskable import get_action_masks
 from thrust_pomdp.recurrent.sequences import RNNStates
 
 ROOT = Path(__file__).parents[2]
@@ -371,3 +376,114 @@ class TestScript:
         assert "look_inside: model must have a recurrent policy" in capsys.readouterr().err
         assert script.main([*command, f"{tmp_path}/none"]) == 2
         assert "run must name a finished run" in capsys.readouterr().err
+
+
+def masked_envs(action_space: spaces.Space, *lengths: int) -> DummyVecEnv:
+    return DummyVecEnv([lambda n=n: ChangingMaskEnv(n, action_space) for n in lengths])
+
+
+def masked_model(env: Any, **kwargs: Any) -> MaskableRecurrentPPO:
+    model = MaskableRecurrentPPO(
+        "MlpLstmPolicy", env, n_steps=8, batch_size=8, seed=0,
+        policy_kwargs={"lstm_hidden_size": 8},
+    )  # fmt: skip
+    sharpen(model, 30.0)
+    return model.learn(16, **kwargs)
+
+
+class TestMasks:
+    """A model trained with masks acts by them, in an environment that raises at what is forbidden.
+
+    The masks are shown in the observations, so that a trace tells by itself what they were.
+    """
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    @pytest.mark.parametrize("kind", MASKABLE)
+    def test_actions_and_probabilities_are_those_of_predict_with_masks(
+        self, kind: str, deterministic: bool
+    ) -> None:
+        model = masked_model(masked_envs(MASKABLE[kind], 5, 6))
+        envs = [masked_envs(MASKABLE[kind], 5, 6) for _ in range(2)]
+        for env in envs:
+            env.seed(7)
+        th.manual_seed(0)
+        trace = look_inside(model, envs[0], N_STEPS, deterministic)
+        shown = trace.observations[..., : trace.action_masks.shape[-1]] == 1
+        assert np.array_equal(trace.action_masks, shown)
+        th.manual_seed(0)
+        obs, state, start = envs[1].reset(), None, np.ones(2, bool)
+        for t in range(N_STEPS):
+            masks = get_action_masks(envs[1])
+            assert np.array_equal(trace.action_masks[t], masks)
+            actions, state = model.predict(obs, state, start, deterministic, action_masks=masks)
+            assert np.array_equal(trace.actions[t], actions)
+            obs, _, start, _ = envs[1].step(actions)
+
+    @pytest.mark.parametrize("kind", MASKABLE)
+    def test_what_is_forbidden_has_probability_zero_and_the_rest_one(self, kind: str) -> None:
+        space = MASKABLE[kind]
+        model = masked_model(masked_envs(space, 5, 6))
+        trace = look_inside(model, masked_envs(space, 5, 6), N_STEPS)
+        parts = trace.probabilities
+        if isinstance(space, spaces.MultiBinary):
+            # Of each bit that of being one is told: as a row of masks has it, 0 and 1.
+            both = np.stack([1 - parts, parts], axis=-1)
+            parts = tuple(np.moveaxis(both, 2, 0))
+        elif isinstance(space, spaces.Discrete):
+            parts = (parts,)
+        for part in parts:
+            np.testing.assert_allclose(part.sum(axis=-1), 1.0, rtol=1e-5)
+        flat = np.concatenate(parts, axis=-1)
+        assert flat.shape == trace.action_masks.shape
+        assert (flat[~trace.action_masks] == 0).all()
+        assert (flat[trace.action_masks] > 0).any()
+        choices = np.stack(
+            [as_choices(space, actions) for actions in trace.actions.reshape(N_STEPS, 2, -1)]
+        )
+        chosen = np.take_along_axis(flat, choices, axis=-1)
+        np.testing.assert_allclose(np.log(chosen).sum(axis=-1), trace.log_prob, atol=1e-4)
+
+    def test_a_single_environment_is_asked_through_its_wrappers(self) -> None:
+        env = gym.wrappers.TimeLimit(ChangingMaskEnv(50, MASKABLE["Discrete"]), 7)
+        trace = look_inside(masked_model(masked_envs(MASKABLE["Discrete"], 5)), env, N_STEPS)
+        assert trace.action_masks.shape == (N_STEPS, 1, 4)
+
+    def test_a_policy_is_asked_for_masks_as_a_model_is(self) -> None:
+        model = masked_model(masked_envs(MASKABLE["Discrete"], 5))
+        trace = look_inside(model.policy, masked_envs(MASKABLE["Discrete"], 5), N_STEPS)
+        assert trace.action_masks is not None
+
+    def test_an_environment_without_masks_is_refused(self) -> None:
+        space = MASKABLE["Discrete"]
+        model, width = masked_model(masked_envs(space, 5)), ChangingMaskEnv(5, space).width
+        seen = spaces.Box(-1, 1, (width + 2,), np.float32)
+        env = DummyVecEnv([lambda: FixedLengthEnv(5, seen, space)])
+        for one in (model, model.policy):
+            with pytest.raises(ValueError, match=r"env must have a method action_masks\(\)"):
+                look_inside(one, env, N_STEPS)
+        model.use_masking = False
+        assert look_inside(model, env, N_STEPS).action_masks is None
+
+    def test_models_without_masks_do_not_look_at_any(self) -> None:
+        env = fixed_length_envs(5, 6)
+        assert look_inside(make_model(env), env, N_STEPS).action_masks is None
+
+    def test_what_a_stranger_writes_around_it_agrees(self) -> None:
+        """A masked agent by StatefulActor, by a plain loop over one environment, and here."""
+        space = MASKABLE["MultiDiscrete"]
+        model = masked_model(masked_envs(space, 5))
+        env = masked_envs(space, 5)
+        env.seed(7)
+        trace = look_inside(model, env, N_STEPS, deterministic=True)
+        single = ChangingMaskEnv(5, space)
+        actor = StatefulActor(model, deterministic=True)
+        obs, _ = single.reset(seed=7)
+        for t in range(N_STEPS):
+            masks = get_action_masks(single)
+            action = actor.act(obs, action_masks=masks)
+            assert np.array_equal(trace.observations[t, 0], obs)
+            assert np.array_equal(trace.actions[t, 0], action)
+            obs, _, terminated, truncated, _ = single.step(action)
+            if terminated or truncated:
+                obs, _ = single.reset()
+                actor.reset()

@@ -570,6 +570,20 @@ class TestInfosOfOthers:
 
         assert_same(run(ThriftyVectorEnv()), run(Fresh(ThriftyVectorEnv())))
 
+    def test_a_model_learns_the_same_from_a_vector_that_reuses_its_arrays(self) -> None:
+        class Fresh(VectorWrapper):
+            def step(self, actions: Any) -> Any:
+                return copy.deepcopy(self.env.step(actions))
+
+        def train(envs: Any) -> Any:
+            model = thrust_pomdp.RecurrentPPO(
+                "MlpLstmPolicy", GymnasiumVecEnv(envs), n_steps=16, batch_size=16, seed=0,
+                policy_kwargs={"lstm_hidden_size": 8},
+            )  # fmt: skip
+            return model.learn(96).policy.parameters_to_vector()
+
+        assert np.array_equal(train(ThriftyVectorEnv()), train(Fresh(ThriftyVectorEnv())))
+
 
 class TestArrays:
     @pytest.mark.parametrize("copies", [True, False])

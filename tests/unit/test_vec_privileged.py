@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
@@ -395,6 +395,46 @@ class TestEvaluating:
         callback = EvalCallback(evaluation, n_eval_episodes=2, eval_freq=8, verbose=0)
         model.learn(8 * N_ENVS, callback=callback)
         assert callback.last_mean_reward > 0
+
+
+class PlainLoop(BaseCallback):
+    """What a stranger writes instead of an EvalCallback: statistics copied, memory carried."""
+
+    def __init__(self, env: VecEnv, n_episodes: int) -> None:
+        super().__init__()
+        self.env, self.n_episodes, self.returns = env, n_episodes, []
+
+    def _on_step(self) -> bool:
+        self.env.training, self.env.obs_rms = False, self.training_env.obs_rms
+        obs, state, start, total = self.env.reset(), None, np.ones(1, bool), 0.0
+        while len(self.returns) < self.n_episodes:
+            action, state = self.model.predict(obs, state, start, deterministic=True)
+            obs, reward, start, _ = self.env.step(action)
+            total += reward[0]
+            if start[0]:
+                self.returns.append(total)
+                total = 0.0
+        return True
+
+
+class TestAStrangersEvaluation:
+    def test_gives_the_returns_of_the_callback(self) -> None:
+        def plain() -> VecEnv:
+            inside = make_vec_env("BurstFlickeringCartPole-v0", 1, seed=3)
+            return VecPreviousAction(VecNormalizeVisible(inside, norm_reward=False))
+
+        loop = PlainLoop(plain(), 4)
+        evaluation = VecUnprivileged(plain())
+        evaluation.training = False
+        callback = EvalCallback(
+            evaluation, callback_after_eval=loop, n_eval_episodes=4, eval_freq=64, verbose=0
+        )
+        venv = VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(native())))
+        RecurrentPPO(
+            "AsymmetricLstmPolicy", venv, n_steps=32, batch_size=32, seed=0,
+            policy_kwargs={"lstm_hidden_size": 8},
+        ).learn(64 * N_ENVS, callback=callback)  # fmt: skip
+        assert callback.last_mean_reward == np.mean(loop.returns) > 0
 
 
 def trained_model(venv: VecEnv, cls: Any = RecurrentPPO, n_steps: int = 40) -> Any:
