@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from thrust_pomdp.vec.frame_order import stacks_of
 from thrust_pomdp.visible import blank_mask, key_flags
 from thrust_pomdp.wrappers.blanking import BlankingObservation
+from thrust_pomdp.wrappers.frame_order import leaves_observations
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.vector.blanking import BlankingVectorWrapper
 
@@ -39,7 +40,7 @@ def blank_of(env: VecEnv) -> Any:
 def _through(outside: Sequence[Any], blank: Any) -> Any:
     """Do to a blank what the wrappers around do; None where that is not known."""
     for layer in reversed(outside):
-        if layer.observation_space is layer.env.observation_space:
+        if leaves_observations(layer):
             continue
         if isinstance(blank, dict):
             return None  # keys may be masked, or flattened

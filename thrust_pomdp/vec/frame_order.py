@@ -21,7 +21,7 @@ def paths_of(venv: VecEnv, keys: Collection[str] | None) -> list[FramePath]:
     :param keys: keys of a Dict observation to which flags are applied; None for all
     """
     outer, stacks = list(layers(venv)), stacks_of(venv)
-    if len(stacks) == venv.num_envs:
+    if isinstance(stacks[0][-1], gym.Env):
         return [path_of([*outer, *stack], keys) for stack in stacks]
     n_hidden = _n_hidden(venv.unwrapped, stacks[0][-1])
     return [path_of([*outer, *stacks[0]], keys, n_hidden)] * venv.num_envs

@@ -110,6 +110,8 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         ):
             check_positive(name, value)
         check_fraction("gamma", gamma)
+        inside = venv.observation_space
+        parts = dict(inside.spaces) if isinstance(inside, spaces.Dict) else {}
         super().__init__(
             venv,
             training,
@@ -121,6 +123,10 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             epsilon,
             norm_obs_keys,
         )
+        if isinstance(inside, spaces.Dict):
+            # SB3 announces normalised images in the very Dict of the environments.
+            self.observation_space = spaces.Dict(list(inside.spaces.items()))
+            inside.spaces.update(parts)
         #: Whether all-zero frames without a flag are blank.
         self.zero_is_blank = check_flag("zero_is_blank", zero_is_blank)
         #: Whether an environment has ever told what is blanked.
@@ -132,8 +138,9 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             self._announce_floats()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to the environments."""
-        return {key: part for key, part in super().__getstate__().items() if key != "_order"}
+        """Leave out what belongs to the environments, of which there may be none yet."""
+        left_out = ("venv", "class_attributes", "returns", "_order")
+        return {key: part for key, part in vars(self).items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""

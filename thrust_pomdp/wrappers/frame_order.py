@@ -42,25 +42,29 @@ _HARMFUL = {
     ("sb3_contrib", "TimeFeatureWrapper"): _TIME,
 }
 
-#: What shows the frame of which the flags tell, or a fixed function of it. Rewards, actions and
-#: what merely looks on are in no list: such a wrapper changes no observation, which can be seen.
-_HARMLESS = {
+#: What leaves observations as they are, beside what can be seen to do so.
+_ONLOOKERS = {
     "gymnasium": {
-        "AddWhiteNoise", "Autoreset", "ClipAction", "ClipReward", "DiscretizeAction",
-        "DtypeObservation", "FilterObservation", "FlattenObservation", "GrayscaleObservation",
-        "HumanRendering", "NormalizeObservation", "NormalizeReward", "ObstructView",
-        "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo",
-        "RenderCollection", "RepeatAction", "RescaleAction", "RescaleObservation",
-        "ReshapeObservation", "ResizeObservation", "StickyAction", "TimeLimit", "TransformAction",
-        "TransformReward", "VectorizeTransformAction", "VectorizeTransformReward",
+        "Autoreset", "HumanRendering", "NormalizeReward", "OrderEnforcing", "PassiveEnvChecker",
+        "RecordEpisodeStatistics", "RecordVideo", "RenderCollection", "RepeatAction",
+        "StickyAction", "TimeLimit", "VectorizeTransformAction", "VectorizeTransformReward",
     },
     "stable_baselines3": {
         "ClipRewardEnv", "EpisodicLifeEnv", "Monitor", "NoopResetEnv", "StickyActionEnv",
-        "VecCheckNan", "VecExtractDictObs", "VecMonitor", "VecNormalize", "VecTransposeImage",
-        "VecVideoRecorder", "WarpFrame",
+        "VecCheckNan", "VecMonitor", "VecVideoRecorder",
     },
+    "thrust_pomdp": {"ExposeObservation"},
 }  # fmt: skip
 
+#: What shows a function of the frame of which the flags tell.
+_FUNCTIONS = {
+    "gymnasium": {
+        "AddWhiteNoise", "DtypeObservation", "FilterObservation", "FlattenObservation",
+        "GrayscaleObservation", "NormalizeObservation", "ObstructView", "RescaleObservation",
+        "ReshapeObservation", "ResizeObservation",
+    },
+    "stable_baselines3": {"VecExtractDictObs", "VecNormalize", "VecTransposeImage", "WarpFrame"},
+}  # fmt: skip
 
 #: Of these what they add is in keys of its own, which may be left out of normalising.
 _ADDS_KEYS = (_TIME, _PIXELS)
@@ -167,16 +171,29 @@ def _added(layer: Any) -> set[str]:
 
 
 def _is_harmless(layer: Any) -> bool:
-    # A class derived from a known one may do anything.
+    package, name = _name_of(layer)
+    return (
+        package == "thrust_pomdp"
+        or name in _FUNCTIONS.get(package, ())
+        or leaves_observations(layer)
+    )
+
+
+def leaves_observations(layer: Any) -> bool:
+    """Tell whether a wrapper is known to show what is inside as it is."""
+    package, name = _name_of(layer)
+    # Some override nothing that observations and infos pass through.
     kind = type(layer)
-    package = kind.__module__.partition(".")[0]
-    if package == "thrust_pomdp" or kind.__name__ in _HARMLESS.get(package, ()):
-        return True
-    # It overrides nothing that observations and infos pass through.
-    return any(
+    return name in _ONLOOKERS.get(package, ()) or any(
         getattr(kind, "step", None) is plain.step and getattr(kind, "reset", None) is plain.reset
         for plain in _STEPS
     )
+
+
+def _name_of(layer: Any) -> tuple[str, str]:
+    """Return the package and name of a class; one derived from a known one may do anything."""
+    kind = type(layer)
+    return kind.__module__.partition(".")[0], kind.__name__
 
 
 class FrameOrder:
