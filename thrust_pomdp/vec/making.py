@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.vec.env import GymnasiumVecEnv
-from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
 from thrust_pomdp.vec.substitutes import against_native_vector, render_mode_of, time_limit_of
 
@@ -70,7 +70,8 @@ def make_vec_env(
     :param vec_env_kwargs: its arguments
     :param monitor_kwargs: Monitor's arguments
     :param wrapper_kwargs: the wrapper's arguments
-    :param normalize: whether to put ``VecNormalizeVisible`` around them, or its arguments
+    :param normalize: whether to put ``VecNormalizeVisible`` around them, or its arguments; images,
+        and what is no Box, are left as they are unless ``norm_obs`` or ``norm_obs_keys`` say else
     :param previous_action: whether agents see their last action (``VecPreviousAction``)
     :param previous_reward: whether agents see their last reward (``VecPreviousReward``)
     :param frame_stack: how many observations agents see at once (``VecFrameStack``)
@@ -120,10 +121,9 @@ def layered(
     :raises ValueError: for arguments that cannot be
     """
     check_count("frame_stack", frame_stack)
-    if isinstance(normalize, Mapping):
-        venv = VecNormalizeVisible(venv, **normalize)
-    elif check_flag("normalize", normalize):
-        venv = VecNormalizeVisible(venv)
+    if isinstance(normalize, Mapping) or check_flag("normalize", normalize):
+        given = normalize if isinstance(normalize, Mapping) else {}
+        venv = VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, given))
     if check_flag("previous_action", previous_action):
         venv = VecPreviousAction(venv)
     if check_flag("previous_reward", previous_reward):
