@@ -171,7 +171,7 @@ class StatefulActor:
         from thrust_pomdp.seeing import Sight
 
         sight = Sight([], _acting_space(self.model), self.model.action_space)
-        return sight.show(obs, None, None, blanked, None)
+        return sight.blank(obs, blanked)
 
 
 def _acting_space(model: _Predictor) -> Any:

@@ -317,6 +317,20 @@ class Sight:
         check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
+    def blank(self, obs: Any, blanked: Any) -> Any:
+        """Show what is told to be blank as a blank, and do nothing else.
+
+        :param obs: one observation, or a batch of them
+        :param blanked: a flag, or one for each
+        :raises ValueError: for flags that do not fit
+        """
+        is_single = self._is_single(obs)
+        batch = self._as_batch(obs, is_single)
+        n_envs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if is_single else flags_of_batch(blanked, n_envs)
+        batch = self._looks(obs)(batch, flags)
+        return map_obs(lambda part: part[0], batch) if is_single else batch
+
     def _looks(self, obs: Any) -> BlankLooks:
         space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
         return BlankLooks(space, self._blank)
