@@ -67,6 +67,9 @@ class TestBadInput:
                 "--hyperparams env_wrapper:x.Y",
                 "'env_wrapper' is no key of a recipe: what it changes",
             ),
+            ("--hyperparams gamma:abc", "gamma must be a number, got 'abc'"),
+            ("--hyperparams lstm.n_steps:0", "n_steps must be at least 1, got 0"),
+            ("--hyperparams normalize:flase", "normalize must be a mapping"),
             ("--hyperparams env_kwargs:x", "same for every arm: --env-kwargs"),
             ("--hyperparams callback:x", "'callback' is no key of a recipe: the runner does that"),
             ("--margin -1", "--margin: must be at least 0, got -1"),
@@ -245,6 +248,12 @@ class TestSpecs:
             "arms_of_users:takes_some takes no batch_size, ent_coef, gae_lambda, gamma, "
             "learning_rate, n_epochs: it is matched in the rest only."
         )
+
+    def test_values_may_be_spelled_as_yaml_does(self):
+        lstm, mlp = specs("--hyperparams", "normalize:false", "mlp.normalize:true",
+                          "lstm.target_kl:null")  # fmt: skip
+        assert (lstm.recipe.normalize, mlp.recipe.normalize) == (None, {})
+        assert lstm.recipe.hyperparameters["target_kl"] is None
 
     def test_a_file_of_recipes_replaces_those_it_has(self, tmp_path):
         (tmp_path / "mine.yml").write_text("lstm: {default: {n_timesteps: 7, n_steps: 8}}")

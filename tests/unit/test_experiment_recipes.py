@@ -21,6 +21,7 @@ from thrust_pomdp import (
     RecurrentPPO,
     VecNormalizeVisible,
     VecPrivilegedInfo,
+    ppo,
 )
 from thrust_pomdp.experiment.arms import (
     ARMS,
@@ -31,6 +32,7 @@ from thrust_pomdp.experiment.arms import (
     check_tells_state,
     find_arm,
 )
+from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, WINDOW_STATES
 from thrust_pomdp.experiment.recipes import (
     Recipe,
     matched_recipe_for,
@@ -39,6 +41,7 @@ from thrust_pomdp.experiment.recipes import (
 )
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
+from thrust_pomdp.experiment.tuning import read_space
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.registration import ENVIRONMENTS
@@ -275,11 +278,58 @@ class TestRecipes:
             ("mlp", {"learning_rate": "lin3"}, "learning_rate must be a number, lin_START or"),
             ("mlp", {"clip_range": True}, "clip_range must be a number"),
             ("mlp", {"policy_kwargs": 3}, "policy_kwargs must be a mapping, got 3"),
+            ("mlp", {"gamma": "abc"}, r"gamma must be a number, got 'abc'"),
+            ("mlp", {"gamma": 1.01}, r"gamma must lie in \[0, 1\], got 1.01"),
+            ("mlp", {"gae_lambda": None}, "gae_lambda must be a number, got None"),
+            ("mlp", {"n_steps": 0}, "n_steps must be at least 1, got 0"),
+            ("mlp", {"n_epochs": 2.5}, "n_epochs must be a whole number, got 2.5"),
+            ("lstm", {"burn_in": -1}, "burn_in must be at least 0, got -1"),
+            ("lstm", {"envs_per_minibatch": "some"}, "envs_per_minibatch must be a whole number"),
+            ("mlp", {"learning_rate": -1}, "learning_rate must be at least 0, got -1"),
+            ("mlp", {"clip_range": "lin_0.2_-1"}, "clip_range must be at least 0, got 'lin_0.2_-"),
+            ("mlp", {"ent_coef": "inf"}, "ent_coef must be finite, got inf"),
+            ("mlp", {"vf_coef": -0.5}, "vf_coef must be at least 0, got -0.5"),
+            ("mlp", {"max_grad_norm": 0}, "max_grad_norm must be positive, got 0"),
+            ("mlp", {"use_sde": "no"}, "use_sde must be True or False, got 'no'"),
+            ("lstm", {"window_state": "half"}, "window_state must be one of zero, carry, got 'ha"),
+            ("mlp", {"policy": 5}, "policy must be the name of one, got 5"),
+            ("mlp", {"normalize": {"gamma": "abc"}}, "gamma in normalize must be a number, got"),
+            ("mlp", {"normalize": "dict(norm_obs=3)"}, "norm_obs in normalize must be True or Fa"),
         ],
     )
     def test_what_cannot_be_is_refused(self, arm, change, message):
         with pytest.raises(ValueError, match=message):
             recipe_for(arm, FLICKERING).with_changes(ARMS[arm], change)
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_no_key_of_numbers_or_flags_takes_a_word(self, arm):
+        """Whatever keys there will be: a run would tell it after the others were trained."""
+        for key in ARMS[arm].recipe_keys - {"policy"}:
+            with pytest.raises(ValueError, match=f"^{key}"):
+                recipe_for(arm, FLICKERING).with_changes(ARMS[arm], {key: "abc"})
+
+    @pytest.mark.parametrize("key", NORMALIZE_KEYS)
+    def test_no_key_of_the_normaliser_takes_a_word(self, key):
+        with pytest.raises(ValueError, match=f"{key} in normalize must be"):
+            recipe_for("mlp", FLICKERING).with_changes(ARMS["mlp"], {"normalize": {key: "abc"}})
+
+    def test_counts_may_be_written_as_rl_zoo_writes_them(self):
+        changes = {"n_steps": 64.0, "batch_size": "1e2", "envs_per_minibatch": None}
+        found = recipe_for("lstm", FLICKERING).with_changes(ARMS["lstm"], changes)
+        assert [found.hyperparameters[key] for key in changes] == [64, 100, None]
+        assert type(found.hyperparameters["n_steps"]) is int
+
+    @pytest.mark.parametrize(
+        ("spelled", "expected"),
+        [("false", None), ("False", None), ("null", None), (False, None), (None, None),
+         ("true", {}), (True, {}), ("{'norm_obs': True}", {"norm_obs": True})],
+    )  # fmt: skip
+    def test_normalize_may_be_spelled_as_yaml_or_python_does(self, spelled, expected):
+        found = recipe_for("mlp", FLICKERING).with_changes(ARMS["mlp"], {"normalize": spelled})
+        assert found.normalize == expected
+
+    def test_states_of_windows_are_those_of_the_algorithm(self):
+        assert tuple(WINDOW_STATES) == tuple(ppo.WINDOW_STATES)
 
     def test_without_a_budget_it_is_none(self):
         with pytest.raises(ValueError, match="a recipe needs n_timesteps, that of mlp has none"):
@@ -352,6 +402,15 @@ class TestValues:
         result = doctest.testmod(importlib.import_module(f"thrust_pomdp.experiment.{module}"))
         assert result.attempted > 0
         assert result.failed == 0
+
+    @pytest.mark.parametrize("text", ["latin-1", "utf-16"])
+    def test_a_file_in_another_encoding_is_named(self, tmp_path, text):
+        path = tmp_path / "mine.yml"
+        path.write_bytes("mlp: {default: {policy: 'Grüße'}}".encode(text))
+        with pytest.raises(ValueError, match=r"mine\.yml must be text in UTF-8, got "):
+            read_recipes(path, ["mlp"], FLICKERING)
+        with pytest.raises(ValueError, match=r"mine\.yml must be text in UTF-8, got "):
+            read_space(path, ARMS["mlp"], recipe_for("mlp", FLICKERING))
 
     @pytest.mark.parametrize("value", ["lin", "lin_", "lin_a", "lin_1_b", "exp_1", "nan", True, []])
     def test_a_schedule_is_a_number_or_linear(self, value):

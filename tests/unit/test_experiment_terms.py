@@ -172,8 +172,11 @@ class TestKept:
         [
             (["--margin", 50], "--margin 50, where it was 40"),
             (["--solved", 1], "--solved 1, where it was by the rule"),
-            (["--with-memory", OWN], f"memory of {OWN} recurrent, where it was none"),
-            (["--memoryless", "arms_of_users:dqn"], "dqn none, where it was not said"),
+            (["--with-memory", OWN], f"--with-memory {OWN}, where it was --memoryless"),
+            (
+                ["--memoryless", "arms_of_users:dqn"],
+                "--memoryless arms_of_users:dqn, where it was not said",
+            ),
         ],
     )
     def test_a_change_is_refused_once_there_are_results(self, tmp_path, capsys, said, changed):
@@ -252,9 +255,8 @@ class TestWhatThePageSays:
         assert f"Chosen AFTER the results: --margin 400, where it was {before}." in said
         assert "(by a rule chosen after the results)" in said
         assert (
-            "By the rule that was written down before the first run it is \u201cneeded\u201d: "
-            "Memory is needed" in said
-        )
+            "By the rule that was written down before the first run: Memory is needed: LSTM"
+        ) in said
         assert 'class="verdict after"' in (tmp_path / "report.html").read_text()
         # Nothing of it stays: the next page is by what was kept.
         assert "AFTER" not in self.report(tmp_path, capsys=capsys)
@@ -263,7 +265,7 @@ class TestWhatThePageSays:
         scores = {"lstm": SCORES["lstm"], OWN: SCORES["mlp"]}
         kept_in(write(tmp_path, scored(scores)), plans=(Plan({"lstm": 5, OWN: 5}),))
         said = self.report(tmp_path, "--memoryless", OWN, capsys=capsys)
-        assert f"AFTER the results: memory of {OWN} none, where it was not said." in said
+        assert f"AFTER the results: --memoryless {OWN}, where it was not said." in said
 
     def test_the_same_said_again_is_no_change(self, tmp_path, capsys):
         kept_in(write(tmp_path, scored(SCORES)), margin=30.0)

@@ -43,6 +43,7 @@ from thrust_pomdp.experiment.report import (
     wording,
     write_report,
 )
+from thrust_pomdp.experiment.report.text import table, write_csv
 from thrust_pomdp.experiment.statistics import estimate
 from thrust_pomdp.reference import LADDER, normalized
 
@@ -214,6 +215,10 @@ class TestScores:
     def test_memory_of_an_arm_that_did_not_run_is_refused(self):
         with pytest.raises(ValueError, match=r"arms that ran \(lstm\), got 'lstn'"):
             contest([result()], memory={"lstn": "none"})
+
+    def test_memory_of_an_arm_of_the_package_is_what_it_is(self):
+        with pytest.raises(ValueError, match="of arms of your own, got 'lstm', of which it is kn"):
+            contest([result()], memory={"lstm": "none"})
 
 
 class TestVerdict:
@@ -536,8 +541,12 @@ class _Outline(html.parser.HTMLParser):
 
 
 def outline(path: Path) -> _Outline:
+    return outline_of(path.read_text())
+
+
+def outline_of(markup: str) -> _Outline:
     found = _Outline()
-    found.feed(path.read_text())
+    found.feed(markup)
     assert not found.open
     return found
 
@@ -589,6 +598,22 @@ class TestPage:
         found = contest(results)
         for arm, mode in itertools.product(TWO_ARMS, ("deterministic", "stochastic")):
             assert wording.with_interval(estimate([found.scores(arm, mode)])) in text
+
+    @pytest.mark.usefixtures("without_pictures")
+    def test_a_quantity_has_one_name_in_terminal_page_and_csv(self, tmp_path):
+        results = [Run.from_mapping(values) for values in drawn(TWO_ARMS, 1)]
+        (terminal,) = (line for line in table(results).splitlines() if " seed " in line)
+        write_csv(results, tmp_path)
+        names = (tmp_path / "summary.csv").read_text().splitlines()[0].replace("_", " ").split(",")
+        assert terminal.split() == " ".join(names).split()
+        on_page = outline_of(tables.runs(contest(drawn(TWO_ARMS, 1))))
+        assert sorted(head.lower() for head in on_page.text[: len(names)]) == sorted(names)
+        scores = " ".join(outline_of(tables.scores(contest(drawn(TWO_ARMS, 1)))).text)
+        assert "Most likely: IQM" in scores
+        assert "Sampled: IQM" in scores
+        whole = write_report([write(tmp_path, drawn(TWO_ARMS, 1))]).page.read_text().lower()
+        assert "stochastic" not in whole
+        assert "deterministic" not in whole
 
     @pytest.mark.usefixtures("without_pictures")
     def test_one_run_has_no_interval_and_no_nan(self, tmp_path):

@@ -35,7 +35,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from thrust_pomdp.arguments import check_count, check_flag, check_positive
+from thrust_pomdp.arguments import check_flag, check_positive
 from thrust_pomdp.experiment.arms import (
     ARM_LABELS,
     ARMS,
@@ -47,14 +47,11 @@ from thrust_pomdp.experiment.arms import (
     find_arm,
     keys_not_taken,
 )
+from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
 from thrust_pomdp.experiment.names import with_near_names
-from thrust_pomdp.experiment.values import SCHEDULED, parse_dict, parse_schedule
+from thrust_pomdp.experiment.values import SCHEDULED, literal, parse_dict, parse_schedule
 
 __all__ = ["ARM_LABELS", "Recipe", "matched_recipe_for", "read_recipes", "recipe_for"]
-
-#: Arguments of ``VecNormalizeVisible`` that a recipe may give.
-_NORMALIZE_KEYS = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
-                   "norm_obs_keys", "zero_is_blank")  # fmt: skip
 
 _WRAPPED = (
     "what it changes would be another environment for this arm than for the others. Register the "
@@ -110,14 +107,14 @@ class Recipe:
             raise ValueError(f"a recipe needs n_timesteps, that of {arm.name} has none")
         others = {key: value for key, value in mapping.items() if key not in RUNNER_KEYS}
         return cls(
-            n_timesteps=_whole("n_timesteps", mapping["n_timesteps"]),
-            n_envs=_whole("n_envs", mapping.get("n_envs", 1)),
+            n_timesteps=whole("n_timesteps", mapping["n_timesteps"]),
+            n_envs=whole("n_envs", mapping.get("n_envs", 1)),
             normalize=_normalize(mapping.get("normalize")),
             reward_scale=check_positive("reward_scale", mapping.get("reward_scale", 1.0)),
-            frame_stack=_whole("frame_stack", mapping.get("frame_stack", 1)),
+            frame_stack=whole("frame_stack", mapping.get("frame_stack", 1)),
             previous_action=arm.previous_action
             or check_flag("previous_action", mapping.get("previous_action", False)),
-            policy=mapping.get("policy"),
+            policy=_policy(mapping.get("policy")),
             hyperparameters=_hyperparameters(arm, others),
         )
 
@@ -177,28 +174,29 @@ def _unknown_key(arm: Arm, key: str) -> ValueError:
     return ValueError(with_near_names(message, key, arm.recipe_keys))
 
 
-def _whole(name: str, value: Any) -> int:
-    """Read a count; rl-zoo writes them as ``!!float 1e5``."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-    return check_count(name, int(number) if number.is_integer() else value)
+def _policy(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"policy must be the name of one, got {value!r}")
 
 
 def _normalize(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        value = literal(value)
     if value is None or value is False:
         return None
     options = {} if value is True else parse_dict("normalize", value)
     for key in options:
-        if key not in _NORMALIZE_KEYS:
+        if key not in NORMALIZE_KEYS:
             message = f"normalize takes no {key!r}"
-            raise ValueError(with_near_names(message, str(key), _NORMALIZE_KEYS))
+            raise ValueError(with_near_names(message, str(key), NORMALIZE_KEYS))
+    options = {key: _number(given) for key, given in options.items()}
+    check_normalizer(options)
     return options
 
 
 def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Check schedules and read what is written as ``dict(...)``; the algorithm checks the rest.
+    """Check values and read what is written as ``dict(...)``; a user's arm checks its own.
 
     What remembers is what the arm is, whatever its recipe says.
     """
@@ -213,7 +211,8 @@ def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
         kwargs = dict(values.get("policy_kwargs") or {}, rnn_class=arm.rnn_class)
         kwargs.pop("forget_bias", None)  # of an LSTM's recipe: nothing else has such a gate
         values["policy_kwargs"] = kwargs
-    return {key: _number(value) for key, value in values.items()}
+    values = {key: _number(value) for key, value in values.items()}
+    return values if arm.is_users else checked(values)
 
 
 def _number(value: Any) -> Any:
@@ -314,6 +313,19 @@ def parse_yaml(text: str, name: str) -> Any:
         raise ValueError(f"{name} is no YAML: {error}") from None
 
 
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file of the user's.
+
+    :raises OSError: if it cannot be read
+    :raises ValueError: if it is no YAML, naming it
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8, got {error}") from None
+    return parse_yaml(text, str(path))
+
+
 def read_recipes(path: Path, arms: Iterable[str], env_id: str) -> dict[str, Recipe]:
     """Read a user's file of recipes: by arm and environment id, or as rl-zoo's by id alone.
 
@@ -323,7 +335,7 @@ def read_recipes(path: Path, arms: Iterable[str], env_id: str) -> dict[str, Reci
     :return: by arm; arms that the file says nothing of are left out
     :raises ValueError: if it is no such file, or says nothing of the environment
     """
-    loaded = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    loaded = read_yaml(path)
     if not isinstance(loaded, dict) or not all(isinstance(v, dict) for v in loaded.values()):
         raise ValueError(f"{path} must map an arm's name to environment ids and these to recipes")
     wanted = list(arms)

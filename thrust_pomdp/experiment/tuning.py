@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from thrust_pomdp.experiment.arms import Arm, find_arm
 from thrust_pomdp.experiment.engines import Finished
 from thrust_pomdp.experiment.files import as_json
-from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
+from thrust_pomdp.experiment.recipes import Recipe, read_yaml, recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may
@@ -88,7 +88,7 @@ def read_space(path: Path, arm: Arm, recipe: Recipe) -> Space:
     :param recipe: what is changed
     :raises ValueError: if it is no such file, or for keys and values that the arm does not take
     """
-    loaded = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    loaded = read_yaml(path)
     if not isinstance(loaded, dict) or not loaded:
         raise ValueError(f"{path} must map keys of a recipe to lists of values or ranges")
     space = {key: _choices(f"{path}: {key}", value) for key, value in loaded.items()}

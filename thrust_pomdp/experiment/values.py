@@ -13,6 +13,13 @@ from typing import Any, NamedTuple
 #: Arguments that may follow a schedule.
 SCHEDULED = ("learning_rate", "clip_range", "clip_range_vf")
 
+#: What YAML spells otherwise than Python.
+_YAML = {
+    spelled: value
+    for name, value in (("true", True), ("false", False), ("null", None))
+    for spelled in (name, name.upper(), name.capitalize())
+} | {"~": None}
+
 _MODULES = ("nn.", "th.", "torch.")
 
 
@@ -124,11 +131,15 @@ def _torch_name(name: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """Read a value of the command line: Python's literals, anything else as text.
+    """Read a value of the command line: a literal of Python's or YAML's, anything else as text.
 
     >>> literal("0.5"), literal("None"), literal("lin_3e-3")
     (0.5, None, 'lin_3e-3')
+    >>> literal("false"), literal("TRUE"), literal("null")
+    (False, True, None)
     """
+    if text in _YAML:
+        return _YAML[text]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -181,13 +181,27 @@ def _cells_of(
     task: sweeps.EvaluationTask, folder: SweepFolder, grid: sweeps.Grid
 ) -> list[sweeps.Cell]:
     """Return a run's means at all points, NaN where there is no environment."""
-    means = json.loads(folder.result_path(task.name).read_text())
-    by_label = {sweeps.label(p): pair for p, pair in zip(task.points, means, strict=True)}
+    by_label = _means_by_label(task, folder.result_path(task.name))
     spec, nothing = task.spec, (math.nan, math.nan)
     return [
         sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.label(point), nothing))
         for point in sweeps.cells(grid)
     ]
+
+
+def _means_by_label(task: sweeps.EvaluationTask, path: Path) -> dict[str, tuple[float, float]]:
+    """Read the two means at each point.
+
+    :raises ValueError: if the file does not hold them, naming it
+    """
+    try:
+        means = [(float(one), float(other)) for one, other in json.loads(path.read_text())]
+        return {sweeps.label(p): pair for p, pair in zip(task.points, means, strict=True)}
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} does not hold means of {len(task.points)} points ({error}): move it away to "
+            "play them again"
+        ) from None
 
 
 def _trained_at(spec: RunSpec) -> dict[str, Any]:

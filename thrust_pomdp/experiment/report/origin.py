@@ -123,8 +123,7 @@ def _by_what_was_kept(contest: Contest, basis: Basis) -> list[str]:
         return []
     _, verdict = _decided(contest, basis.kept.terms, basis.kept)
     when = "as it was kept" if basis.kept.finished else "that was written down before the first run"
-    return [f"By the rule {when} it is \N{LEFT DOUBLE QUOTATION MARK}{verdict.outcome}"
-            f"\N{RIGHT DOUBLE QUOTATION MARK}: {verdict.sentence}"]  # fmt: skip
+    return [f"By the rule {when}: {verdict.sentence}"]
 
 
 def _put_together(kept_in: Mapping[Path, Kept | None]) -> list[str]:

@@ -247,7 +247,7 @@ def contests(runs: Iterable[Run], memory: Mapping[str, Memory] | None = None) ->
     :param runs: of any environments
     :param memory: what arms can remember, where it is not known by their names
     :raises ValueError: for two runs of one arm with one seed on one environment, and for a
-        ``memory`` of an arm without runs
+        ``memory`` of an arm without runs, or of one of which it is known
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -258,6 +258,10 @@ def contests(runs: Iterable[Run], memory: Mapping[str, Memory] | None = None) ->
     unknown = sorted(set(memory or {}) - arms)
     if unknown:
         raise ValueError(f"memory must be of arms that ran ({', '.join(arms)}), got {unknown[0]!r}")
+    known = sorted(set(memory or {}) & _MEMORY.keys())
+    if known:
+        raise ValueError(f"memory must be of arms of your own, got {known[0]!r}, of which it is "
+                         "known")  # fmt: skip
     return found
 
 

@@ -62,7 +62,7 @@ class Terms:
         for arm, memory in self.memory.items():
             before = made.memory.get(arm, "unknown")
             if arm in with_results and memory != before:
-                found.append(f"memory of {arm} {_said(memory)}, where it was {_said(before)}")
+                found.append(f"{_said(memory)} {arm}, where it was {_said(before)}")
         return found
 
 
@@ -71,7 +71,8 @@ def _given(value: float | None) -> str:
 
 
 def _said(memory: Memory) -> str:
-    return "not said" if memory == "unknown" else memory
+    options = {"none": "--memoryless", "recurrent": "--with-memory", "unknown": "not said"}
+    return options.get(memory, f"memory ({memory}) of")
 
 
 @dataclass(frozen=True)

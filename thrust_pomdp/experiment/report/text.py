@@ -59,11 +59,12 @@ def aligned(results: Sequence[RunResult | Run]) -> list[str]:
 def table(results: Sequence[RunResult | Run]) -> str:
     """Return the comparison on one environment as text to print, beside the ladder."""
     (contest,) = contests([Run.of(result) for result in results])
-    spec = results[0].spec
+    first = Run.of(results[0])
+    sampled, likely = first.returns["stochastic"].size, first.returns["deterministic"].size
     header = [
         f"{contest.title}: mean return per episode",
         f"final, best: of {CURVE_EPISODES} training episodes; sampled, most likely: of "
-        f"{spec['stochastic_episodes']} and {spec['deterministic_episodes']} fresh episodes, "
+        f"{sampled} and {likely} fresh episodes, "
         "by how actions are chosen",
         "",
     ]
