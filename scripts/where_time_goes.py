@@ -92,13 +92,13 @@ def collecting_parts(model: Any) -> dict[str, float]:
 
         return call
 
-    make_step = ppo.make_step
-    ppo.make_step = lambda policy: timed("policy step", make_step(policy))
+    watched_step = ppo.WatchedStep
+    ppo.WatchedStep = lambda policy: timed("policy step", watched_step(policy))
     model.env.step = timed("environments", model.env.step)
     model.rollout_buffer.add = timed("storing the step", model.rollout_buffer.add)
     for _ in range(10):
         one_window(model, threads=1)
-    ppo.make_step = make_step
+    ppo.WatchedStep = watched_step
     del model.env.step, model.rollout_buffer.add
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 

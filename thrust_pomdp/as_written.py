@@ -31,11 +31,16 @@ def against_methods(thing: object, names: Iterable[str], cls: type) -> str | Non
     :return: the first that differs, and how; None where none does
     """
     written, found = _WRITTEN[cls], type(thing)
+    # A method may call the one it overrides.
+    inherited = [base for base in cls.__mro__[1:] if base in _WRITTEN]
     for name in names:
         if getattr(found, name, None) is not written[name]:
             return f"{found.__name__}.{name} is not that of {cls.__name__}"
         if name in vars(thing):
             return f"{name} was replaced on the {found.__name__}"
+        for base in inherited:
+            if getattr(base, name, None) is not _WRITTEN[base].get(name):
+                return f"{base.__name__}.{name} was replaced"
     return None
 
 

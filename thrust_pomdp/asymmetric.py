@@ -23,6 +23,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtr
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from thrust_pomdp import gate
 from thrust_pomdp.arguments import check_number
 from thrust_pomdp.policies import RecurrentMultiInputActorCriticPolicy
 from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, RNNStates
@@ -31,6 +32,7 @@ from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, RNNStates
 CRITIC_ONLY = ("state",)
 
 
+@gate.remember
 class AsymmetricLstmPolicy(RecurrentMultiInputActorCriticPolicy):
     """Recurrent policy for Dict observations of which some keys are for the critic alone.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from torch import nn
 
 from thrust_pomdp.asymmetric import CRITIC_ONLY, AsymmetricLstmPolicy, check_critic_only
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -218,3 +220,45 @@ def check_finite_outputs(buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBu
         check_finite(
             getattr(buffer, name), f"{name} (the policy's weights have diverged; the policy)"
         )
+
+
+def warn_of_training_mode(policy: RecurrentActorCriticPolicy) -> None:
+    """Warn of modules that compute otherwise in training mode than while collecting.
+
+    PPO's ratio is then not 1 before the first update: the log-probabilities that training computes
+    are those of another network. Dropout of ``lstm_kwargs`` has been warned of already.
+    """
+    told = (policy.lstm_actor, policy.lstm_critic) if policy.lstm_kwargs.get("dropout") else ()
+    names = [
+        f"{name or 'the policy'} ({type(module).__name__})"
+        for name, module in policy.named_modules()
+        if module not in told and depends_on_mode(module)
+    ]
+    if names:
+        warnings.warn(
+            "the first pass of training will differ from what was collected, since these modules "
+            f"compute otherwise in training mode: {', '.join(names)}; PPO takes the difference for "
+            "a change of the policy. Use LayerNorm for BatchNorm, and no dropout",
+            stacklevel=6,  # the line that calls learn()
+        )
+
+
+def depends_on_mode(module: nn.Module) -> bool:
+    """Tell whether a module computes otherwise in training mode than in evaluation mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.MultiheadAttention):
+        return bool(module.dropout > 0)
+    if isinstance(module, nn.RNNBase) and type(module).forward in _FORWARDS:
+        return module.dropout > 0 and module.num_layers > 1
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        return module.track_running_stats  # without, each is normalised by its own in both modes
+    if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.RReLU)):
+        return True
+    # A user's own: one that asks in which mode it is.
+    code = getattr(type(module).forward, "__code__", None)
+    is_torchs = type(module).__module__.startswith("torch.nn.modules")
+    return not is_torchs and "training" in getattr(code, "co_names", ())
+
+
+_FORWARDS = (nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward)

@@ -14,8 +14,12 @@ import torch as th
 from stable_baselines3.common.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
+    Distribution,
+    sum_independent_dims,
 )
 from torch.distributions import Categorical, Normal
+
+from thrust_pomdp.as_written import remember
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,9 +47,15 @@ class PlainCategoricalDistribution(CategoricalDistribution):
         return Categorical(logits=self.log_probs)
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
-        """Return the log-probabilities of ``[rows]`` actions."""
-        index = actions.long().reshape(-1, 1)
-        return self.log_probs.gather(1, index).squeeze(1)
+        """Return the log-probabilities of ``[rows]`` actions.
+
+        Shapes broadcast as torch's ``Categorical`` has it: one row of logits serves many actions.
+        """
+        index, log_probs = actions.long().unsqueeze(-1), self.log_probs
+        if index.shape[:-1] != log_probs.shape[:-1]:
+            index, log_probs = th.broadcast_tensors(index, log_probs)  # type: ignore[no-untyped-call]
+            index = index[..., :1]
+        return log_probs.gather(-1, index).squeeze(-1)
 
     def entropy(self) -> th.Tensor:
         """Return the entropies, ``[rows]``."""
@@ -62,7 +72,7 @@ class PlainCategoricalDistribution(CategoricalDistribution):
 
     def mode(self) -> th.Tensor:
         """Return the most likely actions, ``[rows]``."""
-        return self.log_probs.argmax(dim=1)
+        return self.log_probs.argmax(dim=-1)
 
 
 #: Differential entropy of a standard normal variable, and minus the log of its density at 0.
@@ -74,7 +84,15 @@ class PlainDiagGaussianDistribution(DiagGaussianDistribution):
     """What SB3's ``DiagGaussianDistribution`` gives, without a torch ``Normal`` per call."""
 
     def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor) -> Self:
-        """Set means ``[rows, action_dim]`` and log standard deviations ``[action_dim]``."""
+        """Set means ``[rows, action_dim]`` and log standard deviations.
+
+        :param log_std: ``[action_dim]``, or whatever broadcasts with the means: a spread of its own
+            for each row
+        """
+        if log_std.ndim != 1 or log_std.shape != mean_actions.shape[1:]:
+            mean_actions, log_std = th.broadcast_tensors(  # type: ignore[no-untyped-call]
+                mean_actions, log_std
+            )
         self.mean, self.log_std = mean_actions, log_std
         return self
 
@@ -86,13 +104,17 @@ class PlainDiagGaussianDistribution(DiagGaussianDistribution):
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
         """Return the log-densities of ``[rows, action_dim]`` actions."""
         scaled = (actions - self.mean) * (-self.log_std).exp()
-        normalizer = self.log_std.sum() + self.mean.shape[1] * _LOG_NORMALIZER
-        return scaled.square().sum(dim=1) * -0.5 - normalizer
+        if self.log_std.ndim == 1 < scaled.ndim:  # one spread for all rows: its sum is one number
+            normalizer = self.log_std.sum() + len(self.log_std) * _LOG_NORMALIZER
+            return scaled.square().sum(dim=1) * -0.5 - normalizer
+        return sum_independent_dims(scaled.square() * -0.5 - self.log_std - _LOG_NORMALIZER)
 
     def entropy(self) -> th.Tensor:
-        """Return the entropies, ``[rows]``: the same number for all."""
-        entropy = self.log_std.sum() + self.mean.shape[1] * _ENTROPY
-        return entropy.expand(len(self.mean))
+        """Return the entropies, ``[rows]``."""
+        if self.log_std.ndim == 1 < self.mean.ndim:  # the same number for all
+            entropy = self.log_std.sum() + len(self.log_std) * _ENTROPY
+            return entropy.expand(len(self.mean))
+        return sum_independent_dims(self.log_std + _ENTROPY)
 
     def sample(self) -> th.Tensor:
         """Draw actions, ``[rows, action_dim]``."""
@@ -101,3 +123,19 @@ class PlainDiagGaussianDistribution(DiagGaussianDistribution):
     def mode(self) -> th.Tensor:
         """Return the most likely actions, ``[rows, action_dim]``."""
         return self.mean
+
+
+#: Methods of a plain distribution for which faster ways stand in, by its class.
+PLAIN_METHODS: dict[type[Distribution], tuple[str, ...]] = dict.fromkeys(
+    map(remember, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)),
+    ("proba_distribution", "log_prob", "entropy", "sample", "mode", "get_actions"),
+)
+
+
+def is_plain_object(distribution: Distribution) -> bool:
+    """Tell whether a distribution is SB3's or one of this package, its methods those of its class.
+
+    A copy then does what the object does.
+    """
+    is_known = type(distribution).__module__.split(".")[0] in ("stable_baselines3", "thrust_pomdp")
+    return is_known and not any(map(callable, vars(distribution).values()))

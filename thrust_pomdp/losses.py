@@ -6,10 +6,13 @@ import math
 from typing import NamedTuple
 
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 
+from thrust_pomdp import gate
 from thrust_pomdp.buffers import SequenceBatch
+from thrust_pomdp.distributions import PLAIN_METHODS, PlainCategoricalDistribution
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
-from thrust_pomdp.recurrent.compiled import CategoricalPPOLoss, kernels_for
+from thrust_pomdp.recurrent.compiled import CategoricalPPOLoss, against_loops, load_kernels
 
 
 class Losses(NamedTuple):
@@ -57,23 +60,43 @@ def ppo_losses(
     :param normalize_advantage: normalise the minibatch's advantages
     """
     coefficients = Coefficients(clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage)
-    losses = _compiled_losses(policy, batch, coefficients)
-    if losses is None:
-        losses = _torch_losses(policy, batch, coefficients)
+    losses = _losses(policy, batch, coefficients)
     auxiliary = policy.auxiliary_loss()
     if auxiliary is None:
         return losses._replace(auxiliary_loss=losses.loss.new_zeros(()))
     return losses._replace(loss=losses.loss + auxiliary, auxiliary_loss=auxiliary)
 
 
-def _torch_losses(
+def _losses(
     policy: RecurrentActorCriticPolicy, batch: SequenceBatch, coefficients: Coefficients
 ) -> Losses:
-    """Compute the terms with torch's operations."""
+    """Compute the terms, by the compiled loop where it is the same."""
+    windows = batch.observations, batch.initial_state, batch.layout
+    heads = policy.window_heads(*windows)
+    if heads is None:
+        evaluated = policy.evaluate_sequences(windows[0], batch.actions, *windows[1:])
+        return _torch_losses(*evaluated, batch, coefficients)
+    distribution, values = heads
+    if against_loop(distribution) is None:
+        assert isinstance(distribution, PlainCategoricalDistribution)
+        logits = distribution.logits
+        if gate.against_kernels(logits, values, batch.advantages) is None:
+            return _compiled_losses(logits, values.flatten(), batch, coefficients)
+    return _torch_losses(*policy._evaluated(*heads, batch.actions), batch, coefficients)
+
+
+def _torch_losses(
+    values: th.Tensor,
+    log_prob: th.Tensor,
+    entropy: th.Tensor | None,
+    batch: SequenceBatch,
+    coefficients: Coefficients,
+) -> Losses:
+    """Compute the terms with torch's operations.
+
+    :param values: as ``evaluate_sequences`` returns them, ``[n_seq, n_steps]``; so are the others
+    """
     clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage = coefficients
-    values, log_prob, entropy = policy.evaluate_sequences(
-        batch.observations, batch.actions, batch.initial_state, batch.layout
-    )
     advantages = batch.advantages
     if normalize_advantage and advantages.numel() > 1:  # one number has no spread
         std, mean = th.std_mean(advantages)
@@ -99,20 +122,21 @@ def _torch_losses(
 
 
 def _compiled_losses(
-    policy: RecurrentActorCriticPolicy, batch: SequenceBatch, coefficients: Coefficients
-) -> Losses | None:
-    """Compute the same in one compiled loop over the steps, where there is one."""
-    kernels = kernels_for(batch.advantages)
-    if kernels is None or kernels_for(policy.value_net.weight) is None:
-        return None
-    outputs = policy.categorical_windows(batch.observations, batch.initial_state, batch.layout)
-    if outputs is None:
-        return None
+    logits: th.Tensor, values: th.Tensor, batch: SequenceBatch, coefficients: Coefficients
+) -> Losses:
+    """Compute the same in one compiled loop over the steps.
+
+    :param logits: of categorical actions, ``[rows, n_actions]``
+    :param values: ``[rows]``
+    """
+    kernels = load_kernels()
+    assert kernels is not None
     clip_range, clip_range_vf, ent_coef, vf_coef, normalize_advantage = coefficients
     steps = (batch.old_log_prob, batch.old_values, batch.advantages, batch.returns)
     terms = CategoricalPPOLoss.apply(  # type: ignore[no-untyped-call]
         kernels,
-        *outputs,
+        logits,
+        values,
         (batch.actions.long().flatten(), *(part.flatten() for part in steps)),
         (
             float(clip_range),
@@ -123,3 +147,11 @@ def _compiled_losses(
         ),
     )
     return Losses(*terms)
+
+
+def against_loop(distribution: Distribution) -> str | None:
+    """Say why the loss of actions is not one compiled loop over the steps of windows."""
+    methods = PLAIN_METHODS.get(type(distribution))
+    if methods is None or not isinstance(distribution, PlainCategoricalDistribution):
+        return f"actions are drawn from a {type(distribution).__name__}"
+    return gate.against_methods(distribution, methods, type(distribution)) or against_loops()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,12 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from thrust_pomdp import gate
 from thrust_pomdp.arguments import check_flag, check_forget_bias, check_lstm_arguments
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
+    is_plain_object,
 )
 from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
@@ -53,6 +54,11 @@ from thrust_pomdp.recurrent.sequences import (
 _STATELESS_CALLS = 10
 
 
+#: Methods that say what evaluating windows is.
+_EVALUATION = ("evaluate_actions", "_process_sequence", "_recur")
+
+
+@gate.remember
 class RecurrentActorCriticPolicy(ActorCriticPolicy):
     """Recurrent actor-critic policy for vector observations (``"MlpLstmPolicy"``).
 
@@ -274,7 +280,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         """Return the states of ``n_envs`` environments that remember nothing."""
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         # A program may have changed torch's default type since the weights were made.
-        dtype = next(self.lstm_actor.parameters()).dtype
+        dtype = next((p.dtype for p in self.lstm_actor.parameters()), th.get_default_dtype())
         zeros = th.zeros(n_layers, n_envs, hidden_size, dtype=dtype, device=self.device)
         pi, vf = ((zeros,) * len(self.memory.state) for _ in range(2))
         return RNNStates(pi, vf if self.enable_critic_lstm else pi)
@@ -305,7 +311,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             return memory_step(lstm, features, lstm_states, episode_starts != 0)
         starts = episode_starts.reshape(n_seq, -1)
         layout = ResetLayout.from_episode_starts(starts, features.device)
-        sequences = features.reshape(n_seq, -1, lstm.input_size)
+        sequences = features.reshape(n_seq, -1, features.shape[-1])
         output, lstm_states = memory_sequences(lstm, sequences, layout, lstm_states)
         return output.flatten(end_dim=1), lstm_states
 
@@ -394,35 +400,45 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         if self._evaluates_its_own_way():
             return self._evaluate_flat(obs, actions, initial_state, episode_starts)
         distribution, values = self._window_heads(obs, initial_state, episode_starts)
+        return self._evaluated(distribution, values, actions)
+
+    def _evaluated(
+        self, distribution: Distribution, values: th.Tensor, actions: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Return values, log-probabilities and entropy of windows, each ``[n_envs, n_steps]``."""
         log_prob = distribution.log_prob(self._distribution_actions(actions.flatten(end_dim=1)))
-        return as_windows(values, log_prob, distribution.entropy(), n_envs)
+        return as_windows(values, log_prob, distribution.entropy(), len(actions))
 
-    def categorical_windows(
+    def window_heads(
         self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
-    ) -> tuple[th.Tensor, th.Tensor] | None:
-        """Return logits and values of whole windows, for a loss that needs nothing else.
+    ) -> tuple[Distribution, th.Tensor] | None:
+        """Return what :meth:`evaluate_sequences` evaluates actions by, for a loss that does it.
 
-        :return: logits ``[n_envs * n_steps, n_actions]`` and values ``[n_envs * n_steps]``; None
-            where actions are not categorical or a subclass evaluates them in its own way
+        :return: distribution and values, ``[n_envs * n_steps, 1]``; None where a subclass evaluates
+            windows in its own way
         """
-        if not isinstance(self.action_dist, PlainCategoricalDistribution):
+        if self.against_windows() is not None:
             return None
-        if not self._unchanged("evaluate_sequences") or self._evaluates_its_own_way():
-            return None
-        distribution, values = self._window_heads(obs, initial_state, layout)
-        assert isinstance(distribution, PlainCategoricalDistribution)
-        return distribution.logits, values.flatten()
+        return self._window_heads(obs, initial_state, layout)
+
+    def against_windows(self) -> str | None:
+        """Say why windows cannot be evaluated but by :meth:`evaluate_sequences`."""
+        return self.against("evaluate_sequences", *_EVALUATION)
 
     def _window_heads(
         self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
     ) -> tuple[Distribution, th.Tensor]:
         """Run memory and heads over whole windows: distribution and values, ``[rows, 1]``."""
         memories = self._window_memories(obs, initial_state, layout)
-        # SB3's distribution objects keep what they were last given, here a whole autograd graph.
-        kept, self.action_dist = self.action_dist, copy.copy(self.action_dist)
-        heads = self._heads(*memories)
-        self.action_dist = kept
-        return heads
+        # Distribution objects keep what they were last given, here a whole autograd graph. Those of
+        # a user's own may be known to others by their identity.
+        kept = self.action_dist
+        if is_plain_object(kept):
+            self.action_dist = copy.copy(kept)
+        try:
+            return self._heads(*memories)
+        finally:
+            self.action_dist = kept
 
     def _window_memories(
         self, obs: PyTorchObs, initial_state: RNNStates | None, layout: ResetLayout
@@ -432,10 +448,12 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             map_obs(lambda part: part.flatten(end_dim=1), obs)
         )
 
-        def remember(lstm: nn.RNNBase, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
+        def remember(lstm: nn.Module, features: th.Tensor, states: LSTMState | None) -> th.Tensor:
             sequences = features.view(*layout.episode_starts.shape, -1)
             return memory_sequences(lstm, sequences, layout, states)[0].flatten(end_dim=1)
 
+        if initial_state is None and not self._has_torch_layers():
+            initial_state = self.zero_states(len(layout.episode_starts))
         pi_state, vf_state = initial_state or (None, None)
         memory_pi = remember(self.lstm_actor, pi_features, pi_state)
         if self.lstm_critic is not None:
@@ -444,17 +462,23 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             memory_vf = self._critic_memory(memory_pi, vf_features)
         return memory_pi, memory_vf
 
+    def _has_torch_layers(self) -> bool:
+        """Tell whether the layers themselves know what zeros to start from."""
+        return all(
+            isinstance(m, (nn.RNNBase, type(None))) for m in (self.lstm_actor, self.lstm_critic)
+        )
+
     def auxiliary_loss(self) -> th.Tensor | None:
         """Return what a subclass adds to the loss of the windows evaluated last; here nothing."""
         return None
 
     def _evaluates_its_own_way(self) -> bool:
         """Tell whether a subclass changed, as for ``sb3_contrib``, what evaluating windows is."""
-        return not self._unchanged("evaluate_actions", "_process_sequence", "_recur")
+        return self.against(*_EVALUATION) is not None
 
-    def _unchanged(self, *names: str) -> bool:
-        """Tell whether these methods are those written here, for which faster ways stand in."""
-        return unchanged(self, names, RecurrentActorCriticPolicy)
+    def against(self, *names: str) -> str | None:
+        """Say which of these methods, for which faster ways stand in, is not as written here."""
+        return gate.against_methods(self, names, RecurrentActorCriticPolicy)
 
     def _evaluate_flat(
         self,
@@ -652,14 +676,6 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
         return th.as_tensor(starts, device=self.device)
-
-
-def unchanged(policy: nn.Module, names: Iterable[str], written_in: type) -> bool:
-    """Tell whether methods are those of a class: neither overridden nor replaced on the object."""
-    return all(
-        getattr(type(policy), name) is getattr(written_in, name) and name not in vars(policy)
-        for name in names
-    )
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):

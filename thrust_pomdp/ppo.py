@@ -73,7 +73,9 @@ from thrust_pomdp.checks import (
     check_finite_step,
     check_policy_class,
     check_privileged_keys,
+    warn_of_training_mode,
 )
+from thrust_pomdp.fast_paths import described, fast_paths
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
 from thrust_pomdp.policies import (
@@ -90,7 +92,7 @@ from thrust_pomdp.resuming import (
     resumed_seed,
     statistics_of,
 )
-from thrust_pomdp.stepping import Step, make_step
+from thrust_pomdp.stepping import Step, WatchedStep
 from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.vec.step_infos import StepInfos
 
@@ -161,6 +163,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
         "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
     }
+    _said_what_runs = False
     policy: RecurrentActorCriticPolicy
     rollout_buffer: RecurrentRolloutBuffer
     #: Whether a file is being loaded, and whether its environment was made on the way.
@@ -383,7 +386,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.env.seed(seed)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_last_lstm_states"]
+        return [*super()._excluded_save_params(), "_last_lstm_states", "_said_what_runs"]
 
     def _setup_learn(
         self,
@@ -395,7 +398,30 @@ class RecurrentPPO(OnPolicyAlgorithm):
         total_timesteps, ready = super()._setup_learn(total_timesteps, callback, *args, **kwargs)
         assert self.env is not None
         check_evaluation_envs(ready, self.env)
+        self._say_what_runs()
         return total_timesteps, ready
+
+    def _say_what_runs(self) -> None:
+        """Tell once of fast paths, and of what computes otherwise in training than in acting."""
+        if self._said_what_runs:
+            return
+        self._said_what_runs = True
+        warn_of_training_mode(self.policy)
+        if self.verbose >= 1:
+            print(described(self.fast_paths()))
+
+    def fast_paths(self) -> dict[str, str]:
+        """Tell of each fast path whether it is used now, else why not.
+
+        A fast path (a compiled loop, the prepared step, a native vector environment) stands in for
+        what the policy, its modules and the environment compute, and only as long as it is the
+        same; changes that a program makes to them are noticed, and run.
+
+        >>> model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1")
+        >>> model.fast_paths()["native vector environment"]
+        'the environment is a DummyVecEnv'
+        """
+        return fast_paths(self.policy, self.env)
 
     def collect_rollouts(
         self,
@@ -489,7 +515,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
 
     def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
         """Return what acts while the buffer is filled."""
-        return make_step(self.policy)
+        return WatchedStep(self.policy)
 
     def _update_info_buffer(
         self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None

@@ -75,7 +75,7 @@ def states_after(
     """
     was_training = policy.training
     policy.set_training_mode(False)
-    if policy._unchanged("forward"):
+    if policy.against("forward") is None:
         flat_obs = map_obs(lambda part: part.flatten(end_dim=1), obs)
         *_, states = policy._recur(flat_obs, states, episode_starts.flatten())
     else:  # a subclass changed what acting is: only stepping it gives its states

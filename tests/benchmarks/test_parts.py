@@ -35,7 +35,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.recurrent.memory import memory_sequences
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import WatchedStep
 from thrust_pomdp.wrappers import vector
 
 N_SEQ, N_STEPS, HIDDEN = 4, 128, 64
@@ -157,7 +157,7 @@ class TestAlgorithm:
     @pytest.mark.benchmark(group="policy step")
     def test_policy_step(self, benchmark, n_lstms):
         policy = make_model(n_lstms).policy
-        step = make_step(policy)
+        step = WatchedStep(policy)
         obs, states, starts = th.zeros(16, 4), policy.zero_states(16), th.zeros(16, dtype=th.bool)
         with th.no_grad():
             benchmark(lambda: step(obs, states, starts))
@@ -200,8 +200,8 @@ class TestOptions:
     @pytest.mark.benchmark(group="policy step, by option")
     def test_policy_step(self, benchmark, options):
         policy = make_model(1, OPTIONS[options]).policy
-        step = make_step(policy)
-        assert step is not policy
+        step = WatchedStep(policy)
+        assert step.reason is None
         obs, states, starts = th.zeros(16, 4), policy.zero_states(16), th.zeros(16, dtype=th.bool)
         with th.no_grad():
             benchmark(lambda: step(obs, states, starts))

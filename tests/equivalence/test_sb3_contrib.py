@@ -16,6 +16,8 @@ import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs
 from stable_baselines3.common.logger import configure
+from torch.nn.utils import parametrizations, prune
+from users_changes import DoubledLSTM, OwnMemory
 
 from thrust_pomdp import RecurrentPPO
 
@@ -213,3 +215,50 @@ class TestCarriedWindows:
         ours_gradients, theirs_gradients = map(gradients, pair)
         for name, gradient in theirs_gradients.items():
             th.testing.assert_close(ours_gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+class TestLayersThatUsersChanged:
+    """What is laid over or put in place of an LSTM, in programs that run on both libraries."""
+
+    CHANGES = {
+        "weight_norm": lambda policy: parametrizations.weight_norm(
+            policy.lstm_actor, "weight_hh_l0"
+        ),
+        "spectral_norm": lambda policy: parametrizations.spectral_norm(
+            policy.lstm_actor, "weight_hh_l0"
+        ),
+        "pruning": lambda policy: prune.l1_unstructured(policy.lstm_actor, "weight_ih_l0", 0.5),
+        "a hook": lambda policy: policy.lstm_actor.register_forward_hook(
+            lambda module, args, output: (3 * output[0], output[1])
+        ),
+        "a subclass": lambda policy: setattr(policy, "lstm_actor", DoubledLSTM(3, HIDDEN)),
+        "a module of one's own": lambda policy: setattr(
+            policy, "lstm_critic", OwnMemory(3, HIDDEN)
+        ),
+        "torch.compile": lambda policy: setattr(
+            policy, "lstm_actor", th.compile(policy.lstm_actor, backend="eager")
+        ),
+    }
+
+    @pytest.mark.filterwarnings("ignore:the first pass of training will differ")
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_collect_and_learn_as_over_there(self, change, monkeypatch):
+        monkeypatch.setattr(np.random, "randint", lambda *args, **kwargs: 0)  # as above
+        pair = make_pair(n_epochs=2, learning_rate=1e-2)
+        for model in pair:
+            th.manual_seed(7)
+            self.CHANGES[change](model.policy)
+            # Adam would blow up the rounding of gradients near zero.
+            model.policy.optimizer = th.optim.SGD(model.policy.parameters(), lr=1e-2)
+        collect(pair)
+        ours, theirs = (model.rollout_buffer for model in pair)
+        np.testing.assert_allclose(ours.values, theirs.values, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(ours.log_probs, theirs.log_probs, rtol=0, atol=1e-5)
+        before = {name: p.clone() for name, p in pair.ours.policy.named_parameters()}
+        for model in pair:
+            model.train()
+        after = dict(pair.theirs.policy.named_parameters())
+        for name, parameter in pair.ours.policy.named_parameters():
+            th.testing.assert_close(parameter, after[name], rtol=0, atol=1e-6)
+        moved = max((p - before[n]).abs().max() for n, p in pair.ours.policy.named_parameters())
+        assert moved > 1e-4

@@ -15,9 +15,9 @@ import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
-from thrust_pomdp import RecurrentPPO, losses
+from thrust_pomdp import RecurrentPPO
 from thrust_pomdp.distributions import PlainCategoricalDistribution
-from thrust_pomdp.recurrent import compiled, jit, memory
+from thrust_pomdp.recurrent import compiled, jit
 from thrust_pomdp.recurrent.compiled import (
     CategoricalPPOLoss,
     CompiledCategoricalHeads,
@@ -26,7 +26,7 @@ from thrust_pomdp.recurrent.compiled import (
 )
 from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import WatchedStep
 
 kernels = load_kernels()
 pytestmark = pytest.mark.skipif(kernels is None, reason="Numba is missing or switched off")
@@ -38,8 +38,7 @@ def without_kernels(monkeypatch):
 
     def call(function, *args, **kwargs):
         with monkeypatch.context() as patch:
-            for module in (memory, losses):
-                patch.setattr(module, "kernels_for", lambda *tensors: None)
+            patch.setattr(compiled, "load_kernels", lambda: None)
             return function(*args, **kwargs)
 
     return call
@@ -364,7 +363,7 @@ class TestWeightsChangedInMidRollout:
         kwargs = {"rnn_class": KINDS[kind]}
         env = fixed_length_envs(5, 7)
         policy = RecurrentPPO("MlpLstmPolicy", env, seed=0, policy_kwargs=kwargs).policy
-        step = make_step(policy)
+        step = WatchedStep(policy)
         obs, starts = th.randn(2, 3), th.zeros(2, dtype=th.bool)
         with th.no_grad():
             states = step(obs, policy.zero_states(2), starts)[3]

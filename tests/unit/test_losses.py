@@ -25,6 +25,9 @@ class FixedOutputs:
         self.values, self.log_prob = near(batch.old_values), near(batch.old_log_prob)
         self.entropy = near(th.ones(SHAPE, dtype=th.float64)) if closed_form else None
 
+    def window_heads(self, *args):
+        return None
+
     def evaluate_sequences(self, *args):
         return self.values, self.log_prob, self.entropy
 

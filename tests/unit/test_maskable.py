@@ -36,8 +36,9 @@ from thrust_pomdp.maskable.policies import (
 )
 from thrust_pomdp.maskable.stepping import make_masked_step
 from thrust_pomdp.policies import MlpLstmPolicy
+from thrust_pomdp.recurrent import compiled as compiled_module
 from thrust_pomdp.recurrent.compiled import load_kernels
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import WatchedStep
 
 WINDOW = 16
 DICT = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
@@ -284,16 +285,16 @@ class TestPreparedStep:
 
     def test_is_the_plain_policys_step_where_everything_is_allowed(self):
         ours, plain = make_policy(), make_policy(MlpLstmPolicy)
-        assert make_step(plain) is not plain
+        assert WatchedStep(plain).reason is None
         masked = make_masked_step(ours, lambda: np.ones((4, 4), bool))
         for one, other in zip(
-            steps_of(masked, ours), steps_of(make_step(plain), plain), strict=True
+            steps_of(masked, ours), steps_of(WatchedStep(plain), plain), strict=True
         ):
             assert th.equal(one, other)
 
     def test_without_masks_the_plain_step_is_prepared(self):
         policy = make_policy()
-        assert make_step(policy) is not policy
+        assert WatchedStep(policy).reason is None
 
     def test_masks_of_another_number_of_environments_are_refused(self):
         policy = make_policy()
@@ -339,7 +340,7 @@ class TestGradients:
             callback.on_training_start({}, {})
             model.collect_rollouts(model.env, callback, model.rollout_buffer, WINDOW)
             if not compiled:
-                monkeypatch.setattr("thrust_pomdp.losses.kernels_for", lambda *_: None)
+                monkeypatch.setattr(compiled_module, "load_kernels", lambda: None)
             losses = model._losses(model.rollout_buffer.to_sequence_batch(), 0.2, None)
             gradients.append(th.autograd.grad(losses.loss, list(model.policy.parameters())))
             gradients[-1] += tuple(losses)

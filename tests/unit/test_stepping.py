@@ -11,7 +11,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, MlpExtracto
 from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
 from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
 from thrust_pomdp.recurrent.compiled import load_kernels
-from thrust_pomdp.stepping import make_step
+from thrust_pomdp.stepping import WatchedStep
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 PREPARED = {
@@ -76,8 +76,8 @@ ACTIONS = {
 @pytest.mark.parametrize("case", PREPARED)
 def test_gives_what_forward_gives(case, actions):
     policy = make(actions=ACTIONS[actions], **PREPARED[case])
-    step = make_step(policy)
-    assert step is not policy  # else nothing is compared
+    step = WatchedStep(policy)
+    assert step.reason is None  # else nothing is compared
     assert_same(outputs(step, policy), outputs(policy, policy))
 
 
@@ -91,8 +91,8 @@ def test_gives_what_forward_gives(case, actions):
 )
 def test_other_vectors(space, dtype):
     policy = make(space)
-    step = make_step(policy)
-    assert step is not policy
+    step = WatchedStep(policy)
+    assert step.reason is None
     assert_same(
         outputs(step, policy, space.shape, dtype), outputs(policy, policy, space.shape, dtype)
     )
@@ -100,7 +100,7 @@ def test_other_vectors(space, dtype):
 
 def test_weights_that_change_in_place_are_followed():
     policy = make()
-    step = make_step(policy)
+    step = WatchedStep(policy)
     before = outputs(step, policy)
     with th.no_grad():
         for parameter in policy.parameters():
@@ -155,8 +155,8 @@ class TestAsymmetric:
     @pytest.mark.parametrize("case", ARRANGEMENTS)
     def test_gives_what_forward_gives(self, case, actions):
         policy = make(self.SPACE, ACTIONS[actions], AsymmetricLstmPolicy, **self.ARRANGEMENTS[case])
-        step = make_step(policy)
-        assert step is not policy
+        step = WatchedStep(policy)
+        assert step.reason is None
         assert_same(self.outputs(step, policy), self.outputs(policy, policy))
 
     @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ class TestAsymmetric:
         for key in ("gyro", "state"):
             space = spaces.Dict({**self.SPACE.spaces, key: part})
             policy = make(space, cls=AsymmetricLstmPolicy)
-            assert make_step(policy) is policy
+            assert WatchedStep(policy).reason is not None
 
     def test_so_are_policies_and_extractors_of_a_users_own(self):
         class Mine(AsymmetricLstmPolicy):
@@ -179,7 +179,7 @@ class TestAsymmetric:
         own = {"features_extractor_class": Extractor}
         for cls, kwargs in ((Mine, {}), (AsymmetricLstmPolicy, own)):
             policy = make(self.SPACE, cls=cls, **kwargs)
-            assert make_step(policy) is policy
+            assert WatchedStep(policy).reason is not None
 
 
 class TestLeftToForward:
@@ -201,7 +201,7 @@ class TestLeftToForward:
     )
     def test_what_is_not_prepared(self, policy):
         policy = policy()
-        assert make_step(policy) is policy
+        assert WatchedStep(policy).reason is not None
 
     def test_modules_of_a_users_own(self):
         class Extractor(MlpExtractor):
@@ -223,14 +223,14 @@ class TestLeftToForward:
 
         for cls in (Extractors, Values):
             policy = make(cls=cls)
-            assert make_step(policy) is policy
+            assert WatchedStep(policy).reason is not None
 
     def test_a_method_replaced_on_the_object(self):
         policy = make()
         policy.forward = policy.forward
-        assert make_step(policy) is policy
+        assert WatchedStep(policy).reason is not None
 
     def test_a_policy_with_hooks(self):
         policy = make()
         policy.action_net.register_forward_hook(lambda *args: None)
-        assert make_step(policy) is policy
+        assert WatchedStep(policy).reason is not None

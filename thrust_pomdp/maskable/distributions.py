@@ -18,7 +18,8 @@ from stable_baselines3.common.distributions import (
     MultiCategoricalDistribution,
 )
 
-from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.as_written import remember
+from thrust_pomdp.distributions import PLAIN_METHODS, PlainCategoricalDistribution
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -133,3 +134,10 @@ def make_maskable_distribution(action_space: spaces.Space[Any]) -> MaskableDistr
     assert isinstance(action_space, spaces.MultiBinary)
     assert isinstance(action_space.n, int)
     return MaskableBernoulliDistribution(action_space.n)
+
+
+PLAIN_METHODS[remember(MaskableCategoricalDistribution)] = (
+    *PLAIN_METHODS[PlainCategoricalDistribution],
+    "apply_masking",
+    "_masked",
+)

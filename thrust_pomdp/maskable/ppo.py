@@ -34,7 +34,7 @@ from thrust_pomdp.maskable.policies import (
 from thrust_pomdp.maskable.stepping import make_masked_step
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo import RecurrentPPO
-from thrust_pomdp.stepping import Step, make_step
+from thrust_pomdp.stepping import Step, WatchedStep
 from thrust_pomdp.vec.env import ACTION_MASKS
 
 SelfMaskableRecurrentPPO = TypeVar("SelfMaskableRecurrentPPO", bound="MaskableRecurrentPPO")
@@ -108,7 +108,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
 
     def _make_step(self, env: VecEnv, rollout_buffer: RecurrentRolloutBuffer) -> Step:
         if not self.use_masking:
-            return make_step(self.policy)
+            return WatchedStep(self.policy)
         assert isinstance(
             rollout_buffer, (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
         )

@@ -13,22 +13,22 @@ from torch.nn.functional import linear
 from thrust_pomdp.maskable.distributions import MaskableCategoricalDistribution
 from thrust_pomdp.maskable.masks import Masks
 from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
-from thrust_pomdp.recurrent.compiled import CompiledCategoricalHeads, check_shapes, kernels_for
+from thrust_pomdp.recurrent.compiled import CompiledCategoricalHeads, check_shapes, load_kernels
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.stepping import Heads, Step, is_common, make_step
+from thrust_pomdp.stepping import Heads, WatchedStep, against_compiled_heads
 
 #: () -> the masks of the coming step, ``[n_envs, width]``, checked
 NextMasks = Callable[[], Masks]
 
 
-def make_masked_step(policy: MaskableRecurrentActorCriticPolicy, next_masks: NextMasks) -> Step:
+def make_masked_step(
+    policy: MaskableRecurrentActorCriticPolicy, next_masks: NextMasks
+) -> WatchedStep:
     """Return the fastest way to call ``policy.forward`` for one step, masks included.
 
-    :param policy: as for :func:`thrust_pomdp.stepping.make_step`
+    :param policy: as for :class:`thrust_pomdp.stepping.WatchedStep`
     :param next_masks: called once in each step
     """
-    if is_common(policy) and type(policy.action_dist) is MaskableCategoricalDistribution:
-        return make_step(policy, _make_masked_heads(policy, next_masks))
 
     def step(
         obs: Any, states: RNNStates, episode_starts: th.Tensor
@@ -39,15 +39,16 @@ def make_masked_step(policy: MaskableRecurrentActorCriticPolicy, next_masks: Nex
             )
             return acted
 
-    return step
+    return WatchedStep(policy, lambda same: _make_masked_heads(same, next_masks), step)
 
 
 def _make_masked_heads(policy: MaskableRecurrentActorCriticPolicy, next_masks: NextMasks) -> Heads:
     action_net, value_net, distribution = policy.action_net, policy.value_net, policy.action_dist
     assert isinstance(action_net, nn.Linear)
     assert isinstance(distribution, MaskableCategoricalDistribution)
-    kernels = kernels_for(*action_net.parameters(), *value_net.parameters())
-    if kernels is not None and action_net.bias is not None and value_net.bias is not None:
+    if against_compiled_heads(policy) is None:
+        kernels = load_kernels()
+        assert kernels is not None
         return CompiledMaskedHeads(kernels, action_net, value_net, next_masks)
     pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))
 
@@ -69,8 +70,8 @@ class CompiledMaskedHeads(CompiledCategoricalHeads):
     """Linear heads of actor and critic, and the draw of an action that is allowed.
 
     :param kernels: the compiled loops
-    :param action_net: the actor's head, with a bias
-    :param value_net: the critic's head, with a bias
+    :param action_net: the actor's head, with a bias; its weights must keep their memory
+    :param value_net: the critic's head, likewise
     :param next_masks: called once in each step
     """
 

@@ -22,6 +22,8 @@ import torch as th
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from thrust_pomdp import gate
+
 
 @cache
 def load_kernels() -> ModuleType | None:
@@ -36,11 +38,18 @@ def load_kernels() -> ModuleType | None:
 
 
 def kernels_for(*tensors: th.Tensor) -> ModuleType | None:
-    """Return the kernels if they can work on these tensors."""
+    """Return the kernels if they can work on these tensors, however these lie in memory."""
     for tensor in tensors:
         if tensor.dtype is not th.float32 or tensor.device.type != "cpu":
             return None
     return load_kernels()
+
+
+def against_loops(*weights: th.Tensor) -> str | None:
+    """Say why the compiled loops are not used with some weights."""
+    if load_kernels() is None:
+        return "Numba is missing or switched off"
+    return gate.against_transforms() or gate.against_kernels(*weights)
 
 
 #: Multiply-adds that make handing them to another thread worth while: about .4 ms of work.
@@ -103,15 +112,15 @@ class CompiledCategoricalHeads:
     Random numbers come from torch's global generator, as they do in SB3's distributions.
 
     :param kernels: the compiled loops
-    :param action_net: the actor's head, with a bias
-    :param value_net: the critic's head, with a bias
+    :param action_net: the actor's head, with a bias; its weights must keep their memory
+    :param value_net: the critic's head, likewise
     """
 
     def __init__(self, kernels: ModuleType, action_net: nn.Linear, value_net: nn.Linear) -> None:
         self._kernels = kernels
-        self._weights = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
-        self._viewed: list[int] = []
-        self._views: tuple[Any, ...] = ()
+        weights = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
+        # Changes in place are seen through the views.
+        self._views = tuple(weight.detach().numpy() for weight in weights)
 
     def __call__(
         self, memory_pi: th.Tensor, memory_vf: th.Tensor
@@ -123,16 +132,11 @@ class CompiledCategoricalHeads:
         :return: actions ``[n_envs]``, values ``[n_envs, 1]``, log-probabilities ``[n_envs]``
         :raises ValueError: if the sizes do not fit together
         """
-        pointers = [weight.data_ptr() for weight in self._weights]
-        if pointers != self._viewed:  # changes in place are seen through the views
-            self._viewed = pointers
-            self._views = tuple(weight.detach().numpy() for weight in self._weights)
         pi, vf = memory_pi.numpy(), memory_vf.numpy()
         n_envs, (n_actions, size_pi) = len(pi), self._views[0].shape
-        check_shapes(
-            memory_pi=(pi, (n_envs, size_pi)),
-            memory_vf=(vf, (n_envs, self._views[2].shape[1])),
-        )
+        size_vf = self._views[2].shape[1]
+        if pi.shape != (n_envs, size_pi) or vf.shape != (n_envs, size_vf):
+            check_shapes(memory_pi=(pi, (n_envs, size_pi)), memory_vf=(vf, (n_envs, size_vf)))
         race = th.empty(n_envs, n_actions, dtype=th.float32).exponential_().numpy()
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)

@@ -296,37 +296,39 @@ def gru_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[A
         )
 
 
-def _identity(weights: tuple[th.Tensor, ...]) -> list[int]:
-    """Return numbers that change when weights are changed in place, or given other memory.
-
-    What is written through ``weight.data`` (``weight.data.mul_(2)``) torch does not count.
-    """
-    return [number for weight in weights for number in (weight._version, weight.data_ptr())]
-
-
 class CompiledCell:
     """One recurrent layer's step, with its weights laid out for the loops.
 
-    They are laid out anew when the layer's weights have changed since the last step, unless they
-    were written to through ``.data``.
+    What is laid out is a copy, and weights may change between any two steps in ways that torch does
+    not count (a fused optimiser, ``weight.data``, NumPy): their bytes are compared at each step.
 
     :param step: the compiled loop; it takes the weights, the features, the state's parts, where
         episodes start, and the new state's parts to fill
     :param lay_out: turns torch's weights into the loop's
-    :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases
+    :param unchanged: the compiled loop that compares them
+    :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases; they
+        must keep their memory
     """
 
     def __init__(
         self,
         step: Callable[..., None],
         lay_out: Callable[..., tuple[Any, ...]],
+        unchanged: Callable[..., bool],
         weights: tuple[th.Tensor, ...],
     ) -> None:
         self._step = step
         self._lay_out = lay_out
+        self._unchanged = unchanged
         self._weights = weights
-        self._laid_out: list[int] = []
-        self._arrays: tuple[Any, ...] = ()
+        # Bit patterns, since a NaN is not equal to itself.
+        self._seen = tuple(w.detach().numpy().reshape(-1).view(np.uint32) for w in weights)
+        self._n_features, self._size = weights[0].shape[1], weights[1].shape[1]
+        self._take()
+
+    def _take(self) -> None:
+        self._kept = np.concatenate(self._seen)
+        self._arrays = self._lay_out(*self._weights)
 
     def __call__(
         self, features: th.Tensor, states: tuple[th.Tensor, ...], starts: th.Tensor
@@ -339,21 +341,28 @@ class CompiledCell:
         :return: the output ``[n_envs, hidden]`` and the state after the step
         :raises ValueError: if the sizes do not fit together
         """
-        identity = _identity(self._weights)
-        if identity != self._laid_out:
-            self._laid_out, self._arrays = identity, self._lay_out(*self._weights)
+        if not self._unchanged(self._seen, self._kept):
+            self._take()
         inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
         parts = [part.numpy() for part in states]
-        n_envs, size = len(inputs), self._weights[1].shape[1]
-        check_shapes(
-            features=(inputs, (n_envs, self._weights[0].shape[1])),
-            episode_starts=(flags, (n_envs,)),
-            **{
-                f"{name}_state": (part, (1, n_envs, size))
-                for name, part in zip(("hidden", "cell"), parts, strict=False)
-            },
-        )
+        n_envs = len(inputs)
+        self._check(n_envs, inputs, flags, parts)
         new = [np.empty_like(part) for part in parts]
         self._step(*self._arrays, inputs, *(p[0] for p in parts), flags, *(p[0] for p in new))
         new_states = tuple(th.from_numpy(part) for part in new)
         return new_states[0][0], new_states
+
+    def _check(self, n_envs: int, inputs: Any, flags: Any, parts: list[Any]) -> None:
+        shape = (1, n_envs, self._size)
+        if (
+            inputs.shape == (n_envs, self._n_features)
+            and flags.shape == (n_envs,)
+            and all(part.shape == shape for part in parts)
+        ):
+            return  # naming all the parts takes longer than the step
+        names = zip(("hidden_state", "cell_state"), parts, strict=False)
+        check_shapes(
+            features=(inputs, (n_envs, self._n_features)),
+            episode_starts=(flags, (n_envs,)),
+            **{name: (part, shape) for name, part in names},
+        )

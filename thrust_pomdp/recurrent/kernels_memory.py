@@ -413,3 +413,19 @@ def rnn_backward(weights, relu, hidden, starts, grad_outputs, grad_h, grad_sums)
         for n in range(n_rows):
             if starts[n, t]:
                 grad_h[n] = zero
+
+
+@_compile
+def unchanged(weights, kept):  # type: ignore[no-untyped-def]
+    """Tell whether the bits of some arrays are those of one array that holds them in a row.
+
+    :param weights: a tuple of arrays ``[size]``, uint32
+    :param kept: ``[sum of the sizes]``, uint32
+    """
+    start, difference = 0, np.uint32(0)
+    for weight in weights:
+        part = kept[start : start + len(weight)]
+        for k in range(len(weight)):
+            difference |= weight[k] ^ part[k]
+        start += len(weight)
+    return difference == 0

@@ -30,6 +30,7 @@ import torch as th
 from numpy.typing import NDArray
 from torch import nn
 
+from thrust_pomdp.gate import weight_names
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.segments import Segments
 
@@ -247,10 +248,13 @@ def _run_layers(
 
 
 def layer_weights(rnn: nn.RNNBase, layer: int) -> tuple[Any, ...]:
-    """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases."""
-    n_weights = 4 if rnn.bias else 2
-    # What the public `all_weights` lists, without looking each of them up by name.
-    return tuple(rnn._flat_weights[n_weights * layer : n_weights * (layer + 1)])
+    """Return one layer's weights: input, recurrent and, unless ``bias=False``, the two biases.
+
+    From where they are declared: the list that torch keeps of them, ``_flat_weights``, is brought
+    up to date by ``forward`` alone.
+    """
+    parameters = rnn._parameters
+    return tuple(parameters[name] for name in weight_names(layer, rnn.bias))
 
 
 def dropout(rnn: nn.RNNBase, output: th.Tensor) -> th.Tensor:
