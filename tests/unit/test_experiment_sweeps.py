@@ -6,6 +6,8 @@ import csv
 import doctest
 import math
 import os
+import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -161,6 +163,28 @@ class TestEvaluation:
         assert run.stat().st_mtime_ns == before
         assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 2
         assert "was made with grid=" in capsys.readouterr().err
+
+    def test_means_of_a_model_that_was_trained_anew_are_not_shown_for_it(
+        self, comparison, tmp_path, capsys
+    ):
+        there, out = tmp_path / "there", tmp_path / "out"
+        shutil.copytree(comparison[0], there)
+        assert self.call((there,), out, "flicker_prob:0.5") == 0
+        assert self.call((there,), out, "flicker_prob:0.5") == 0
+        model = there / "runs" / "mlp-seed0.zip"
+        with zipfile.ZipFile(model, "a") as file:
+            file.writestr("of another training", "")
+        capsys.readouterr()
+        assert self.call((there,), out, "flicker_prob:0.5") == 2
+        assert "was made with the model of mlp-seed0 '" in capsys.readouterr().err
+
+    def test_a_file_that_holds_no_means_is_named(self, comparison, tmp_path, capsys):
+        assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 0
+        path = tmp_path / "runs" / "mlp-seed0.json"
+        for content in ("{", "[]", "[[1, 2], [3, 4]]", "3", '[["a", "b"]]'):
+            path.write_text(content)
+            assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 2
+            assert "mlp-seed0.json does not hold means of 1 points" in capsys.readouterr().err
 
     def test_an_environment_of_another_module(self, tmp_path):
         env_id = "awkward_envs:Awkward-v0"

@@ -13,11 +13,12 @@ again in the same folder, both go on where they were interrupted.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from thrust_pomdp.experiment import sweeps
 from thrust_pomdp.experiment.bars import Bars
 from thrust_pomdp.experiment.commands import compare, options
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
-from thrust_pomdp.experiment.files import ResultsFolder, write_whole
+from thrust_pomdp.experiment.files import ResultsFolder, check_same, write_whole
 from thrust_pomdp.experiment.folder import ComparisonFolder
 from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.experiment.output import say
@@ -43,6 +44,16 @@ class SweepFolder(ResultsFolder):
 
     MARKER = "sweep.json"
     MAKER = "sweep"
+
+    def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        for key in wanted.keys() - {"models"}:
+            check_same(self.path, key, made.get(key), wanted[key])
+        models = made.get("models", {})  # earlier versions did not note them
+        for name in wanted["models"].keys() & models.keys():
+            check_same(self.path, f"the model of {name}", models[name], wanted["models"][name], " ")
+
+    def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        return {**wanted, "models": {**made.get("models", {}), **wanted["models"]}}
 
 
 def grid_line(text: str) -> tuple[str, list[Any]]:
@@ -112,6 +123,8 @@ def evaluate(args: argparse.Namespace) -> int:
         "comparison": str(args.comparison.resolve()),
         "grid": args.grid,
         "episodes": list(args.eval_episodes),
+        # Means of a run that was trained anew since are of another one.
+        "models": {task.name: _fingerprint(task.stem) for task in tasks},
     }
     with folder.opened_with(settings):
         _play(tasks, folder, options.make_engine(args))
@@ -158,6 +171,11 @@ def _task(
         tuple(points),
         (most_likely, sampled),
     )
+
+
+def _fingerprint(stem: Path) -> str:
+    """Return what tells a model from others."""
+    return hashlib.sha256(stem.with_name(f"{stem.name}.zip").read_bytes()).hexdigest()[:12]
 
 
 def _play(tasks: Sequence[sweeps.EvaluationTask], folder: SweepFolder, engine: Engine) -> None:
