@@ -5,8 +5,10 @@ pip install -e '.[tune]' && pytest -m external tests/unit/test_experiment_tuning
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment.arms import ARMS, find_arm
-from thrust_pomdp.experiment.commands import options
+from thrust_pomdp.experiment.commands import options, tune
 from thrust_pomdp.experiment.recipes import Recipe, read_recipes, recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.tuning import FIRST_SEED, Range, Study, read_space, suggest
@@ -94,6 +96,24 @@ class TestSpacesOfOnesOwn:
         arguments = ["tune", "--arm", self.ARM.name, "--out", "nowhere.yml"]
         assert program.main(arguments) == 2
         assert "only you know what to choose from: --space FILE.yml" in capsys.readouterr().err
+
+
+def test_a_range_of_counts_is_refused_since_most_of_it_are_none(tmp_path):
+    (tmp_path / "space.yml").write_text("n_steps: {low: 8, high: 64}")
+    with pytest.raises(ValueError, match=r"space\.yml: n_steps must be a whole number, got 31\."):
+        read_space(tmp_path / "space.yml", ARMS["mlp"], recipe_for("mlp", FLICKERING))
+    (tmp_path / "space.yml").write_text("gamma: {low: 0.9, high: 0.99}")
+    read_space(tmp_path / "space.yml", ARMS["mlp"], recipe_for("mlp", FLICKERING))
+
+
+def test_a_recipe_tells_all_settings_it_was_found_with(tmp_path):
+    spec = RunSpec("mlp", FLICKERING, 0, {"flicker_prob": 0.25}, 3000, evaluations=2)
+    study = Study(tmp_path / "x.db", spec, seeds=2, space={"n_envs": [2, 4]})
+    text = tune._text(study, {"n_timesteps": 3000, "n_envs": 4}, 12.0, 3)
+    (line,) = re.findall(r"^# Settings: (.*)$", text, re.MULTILINE)
+    assert json.loads(line) == study.settings()
+    (tmp_path / "x.yml").write_text(text)
+    assert read_recipes(tmp_path / "x.yml", ["mlp"], FLICKERING)["mlp"].n_envs == 4
 
 
 def test_no_stream_of_a_comparison_is_used():

@@ -93,9 +93,20 @@ def read_space(path: Path, arm: Arm, recipe: Recipe) -> Space:
         raise ValueError(f"{path} must map keys of a recipe to lists of values or ranges")
     space = {key: _choices(f"{path}: {key}", value) for key, value in loaded.items()}
     for key, choices in space.items():
-        for value in choices[:2] if isinstance(choices, Range) else choices:
-            recipe.with_changes(arm, {key: value})
+        for value in _examples(choices):
+            try:
+                recipe.with_changes(arm, {key: value})
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
     return space
+
+
+def _examples(choices: Sequence[Any] | Range) -> Sequence[Any]:
+    """Return values that will be chosen: of a range its ends and one that is no whole number."""
+    if not isinstance(choices, Range):
+        return choices
+    low, high = choices.low, choices.high
+    return low, high, low + (high - low) * (math.sqrt(2) - 1)
 
 
 def _choices(name: str, value: Any) -> Sequence[Any] | Range:

@@ -12,6 +12,7 @@ that is below the median of the others on the way is given up. No seed of a comp
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("No trial was trained to its end.", file=sys.stderr)
         return 1
     recipe, score, count = best
-    write_whole(args.out, _text(spec, dict(recipe), score, count).encode())
+    write_whole(args.out, _text(study, dict(recipe), score, count).encode())
     print(f"Best of {count} trials trained to the end: {score:.1f}. Written: {args.out}")
     return 1 if failed else 0
 
@@ -128,12 +129,14 @@ def _do(study: Study, trials: int, jobs: int) -> bool:
     return failed
 
 
-def _text(spec: RunSpec, recipe: dict[str, object], score: float, count: int) -> str:
+def _text(study: Study, recipe: dict[str, object], score: float, count: int) -> str:
+    """Return the recipe file, which says how it was found: options that were not given too."""
     import yaml
 
+    spec, settings = study.spec, json.dumps(study.settings())  # no space: the built-in ranges
     env_id = spec.env_id.rsplit(":", 1)[-1]
     entry = yaml.safe_dump({spec.arm: {env_id: recipe}}, sort_keys=False)
     return (
         f"# Best of {count} trials trained to the end: {score:.1f}, on streams it was chosen by.\n"
-        f"# {provenance.command()}\n{entry}"
+        f"# Settings: {settings}\n# {provenance.command()}\n{entry}"
     )
