@@ -143,10 +143,11 @@ class StatefulActor:
             the model sees its previous reward, but for the first observation of an episode
         :param blanked: what of the observation is blanked, as ``info["blanked"]`` tells: a flag or
             bools for components, or a dict of these by key; for several environments one for each.
-            What is blanked is shown as a blank, whatever the reading holds: as zeros, or as what
-            the ``FlickerObservation`` shows that :meth:`like` found inside of the environment. If
-            None, nothing is; what a normaliser that has met flags then does is told at its
-            ``normalize_obs``
+            What is blanked is shown as a blank, whatever the reading holds: as what the
+            ``FlickerObservation`` shows that :meth:`like` found inside of the environment, else as
+            zeros (a ``Discrete`` or ``MultiDiscrete`` number as its last value, which is that
+            wrapper's symbol for blank). If None, nothing is; what a normaliser that has met flags
+            then does is told at its ``normalize_obs``
         :param action: what was done in the end, if not what :meth:`act` returned last
         :param action_masks: what may be done, for a model that takes masks
         :raises ValueError: if the number of environments changed without a :meth:`reset`, or the

@@ -66,7 +66,7 @@ def blank_mask(
 def zero_frames(frames: Array) -> Mask:
     """Tell which frames are all exactly zero, ``[n]``."""
     frames = np.asarray(frames)
-    return np.logical_not(frames.reshape(len(frames), -1).any(axis=1))
+    return np.logical_not(frames.any(axis=tuple(range(1, frames.ndim))))
 
 
 def _frame_mask(frame: Array, flag: Any, name: str) -> Mask:

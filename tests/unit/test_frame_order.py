@@ -11,7 +11,7 @@ import gymnasium.wrappers as gw
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers import vector as gwv
 from stable_baselines3.common.atari_wrappers import FireResetEnv, MaxAndSkipEnv
 from stable_baselines3.common.monitor import Monitor
@@ -348,6 +348,10 @@ class HoldsLast(gym.Wrapper):
         return self.held, info
 
 
+class Declared(gym.Wrapper):
+    flags_are_of_shown_frames = True
+
+
 def wide(n: int) -> spaces.Box:
     return spaces.Box(-20.0, 20.0, (n,), np.float32)
 
@@ -407,11 +411,11 @@ class TestWhatIsNotKnown:
         with pytest.raises(ValueError, match=f"set the attribute {DECLARED} = True"):
             run(normalizer(lambda: HoldsLast(flicker())))
 
-        class Declared(HoldsLast):
+        class DeclaredHoldsLast(HoldsLast):
             flags_are_of_shown_frames = True
 
         assert DECLARED == "flags_are_of_shown_frames"
-        env = run(normalizer(lambda: Declared(flicker())))
+        env = run(normalizer(lambda: DeclaredHoldsLast(flicker())))
         assert env.obs_rms.mean == pytest.approx([10.0, 10.0], abs=0.3)
 
     def test_lost_flags_are_no_matter_where_zeros_are_blank(self, normalizer: Any) -> None:
@@ -465,6 +469,21 @@ class TestSubprocesses:
                     run(env, 100)
         finally:
             venv.close()
+
+    def test_a_vector_of_subprocesses_is_watched_too_unless_it_is_declared(self) -> None:
+        late = partial(around, "DelayObservation", flicker())
+        for make, fails in ((flicker, False), (late, True), (Declared(late()), False)):
+            envs = AsyncVectorEnv([make if callable(make) else lambda make=make: make] * 2,
+                                  autoreset_mode=AutoresetMode.SAME_STEP)  # fmt: skip
+            try:
+                env = VecNormalizeVisible(GymnasiumVecEnv(envs))
+                if fails:
+                    with pytest.raises(ValueError, match="what is inside of AsyncVectorEnv"):
+                        run(env)
+                else:
+                    run(env)
+            finally:
+                envs.close()
 
     def test_a_stack_of_frames_around_is_refused_at_once(self) -> None:
         venv = SubprocVecEnv([flicker], start_method="fork")

@@ -49,7 +49,8 @@ def _n_hidden(base: VecEnv, innermost: Any) -> int:
     """Count the layers that blank in environments that cannot be looked into."""
     try:
         if isinstance(base, GymnasiumVecEnv):
-            return blanking_layers_of_vector(innermost)
+            is_declared = any(innermost.call("has_wrapper_attr", DECLARED))
+            return 0 if is_declared else blanking_layers_of_vector(innermost)
         if not base.has_attr("n_blanking_layers") or base.has_attr(DECLARED):
             return 0
         return int(max(base.get_attr("n_blanking_layers")))

@@ -138,14 +138,14 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             self._announce_floats()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to the environments, of which there may be none yet."""
-        left_out = ("venv", "class_attributes", "returns", "_order")
+        """Leave out what belongs to the environments, if there are any, and what was warned of."""
+        left_out = ("venv", "class_attributes", "returns", "_order", "_watches", "_warned_of_guess")
         return {key: part for key, part in vars(self).items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""
         is_old = "zero_is_blank" not in state
-        before = {"met_flags": False, "_warned_of_guess": False, "_watches": None}
+        before = {"met_flags": False, "_warned_of_guess": False, "_watches": {}}
         super().__setstate__({**before, "zero_is_blank": True, **state})
         if is_old and self.norm_obs:
             warnings.warn(SAVED_BEFORE.format(name=type(self).__name__), stacklevel=2)
