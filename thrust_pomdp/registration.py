@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 _ENVS = "thrust_pomdp.envs"
 _MASKED = f"{_ENVS}.cartpole:MaskedCartPoleEnv"
@@ -55,6 +57,12 @@ def _tmaze(entry_point: str) -> Registration:
     return Registration(entry_point, {"corridor_length": 10}, 0.8, None)
 
 
+#: What is said of an id that stands for something else.
+OTHER_TASK = (
+    "{reason}, which is left as it is: thrust_pomdp's task of that name cannot be made. Register "
+    "yours under another id to have both"
+)
+
 #: The ids. Harder settings of an environment carry the parameters in their names: ``p`` is the
 #: share of blank frames in per cent, ``L`` the mean length of a run of blank frames.
 ENVIRONMENTS: dict[str, Registration] = {
@@ -82,11 +90,40 @@ ENVIRONMENTS: dict[str, Registration] = {
 }
 
 
+def entry_point_name(entry_point: Any) -> str:
+    """Return ``module:class`` of what is registered, be it text, a class or a function."""
+    if isinstance(entry_point, str):
+        return entry_point
+    kind = entry_point if hasattr(entry_point, "__qualname__") else type(entry_point)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def against_registration(spec: EnvSpec) -> str | None:
+    """Say what of a registered environment is not as this package registers it under that id.
+
+    :param spec: what is registered under an id
+    :return: the first thing that differs; None where it is the same environment
+    """
+    ours, name = ENVIRONMENTS.get(spec.id), entry_point_name(spec.entry_point)
+    if ours is None:
+        return f"{spec.id} is no id of thrust_pomdp"
+    if name != ours.entry_point:
+        return f"{spec.id} is registered as {name}"
+    if spec.additional_wrappers:
+        return f"{spec.id} is registered with wrappers"
+    if spec.kwargs != ours.kwargs:
+        return f"{spec.id} is registered with the arguments {spec.kwargs}"
+    if spec.max_episode_steps != ours.max_episode_steps:
+        return f"{spec.id} is registered with the time limit {spec.max_episode_steps}"
+    return None
+
+
 def register_envs() -> None:
     """Register every id of this package with Gymnasium; ids already there are left alone.
 
     ``import thrust_pomdp`` calls this, and ``gym.make("thrust_pomdp:FlickeringCartPole-v0")``
-    imports the package by itself, in spawn-started worker processes too.
+    imports the package by itself, in spawn-started worker processes too. Of an id under which there
+    is something else a warning tells.
     """
     for env_id, registration in ENVIRONMENTS.items():
         if env_id not in gym.registry:
@@ -98,3 +135,6 @@ def register_envs() -> None:
                 max_episode_steps=registration.max_episode_steps,
                 reward_threshold=registration.reward_threshold,
             )
+        reason = against_registration(gym.registry[env_id])
+        if reason is not None:
+            warnings.warn(OTHER_TASK.format(reason=reason), stacklevel=2)

@@ -13,8 +13,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import WrapperSpec
 
 import thrust_pomdp  # registers the ids
+from thrust_pomdp.envs import cartpole
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, CartPolePhysics
 from thrust_pomdp.reference import (
     LADDER,
@@ -540,6 +542,114 @@ class TestNormalized:
             normalized(400.0, same)
 
 
+class Timid(cartpole.FlickeringCartPoleEnv):
+    """The same class but for its rewards."""
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return (obs, 2 * reward, *rest)
+
+
+class Doubled(gym.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+
+
+SINGLE = "thrust_pomdp.envs.cartpole:FlickeringCartPoleEnv"
+TWIN = "thrust_pomdp.envs.cartpole_vector:FlickeringCartPoleVectorEnv"
+DOUBLED = (WrapperSpec("Doubled", f"{__name__}:Doubled", {}),)
+
+#: What a program may have registered: id, arguments of ``gym.register``, of the environment.
+OTHER_TASKS = {
+    "a limit of 50 under our id": (FLICKERING, {"entry_point": SINGLE, "max_episode_steps": 50}),
+    "other arguments under our id": (
+        FLICKERING, {"entry_point": SINGLE, "kwargs": {"flicker_prob": 0.1}}),
+    "another class under our id": (FLICKERING, {"entry_point": Timid}),
+    "the name of another class": (FLICKERING, {"entry_point": f"{__name__}:Timid"}),
+    "CartPole under our id": (
+        FLICKERING, {"entry_point": "gymnasium.envs.classic_control:CartPoleEnv"}),
+    "a factory under our id": (
+        FLICKERING, {"entry_point": lambda **kwargs: Timid(**kwargs)}),
+    "our id with a wrapper": (
+        FLICKERING, {"entry_point": SINGLE, "additional_wrappers": DOUBLED}),
+    "an own id with a wrapper": (
+        "Mine-v0", {"entry_point": SINGLE, "additional_wrappers": DOUBLED}),
+    "an own id of another class": ("Mine-v0", {"entry_point": Timid}),
+}  # fmt: skip
+
+#: Those that are played by other rules, not only for longer or through other sensors.
+OTHER_RULES = [name for name in OTHER_TASKS if not name.startswith(("a limit", "other arg"))]
+
+
+@pytest.fixture
+def others():
+    """Registers one of :data:`OTHER_TASKS`, for a test."""
+    before = dict(gym.registry)
+
+    def register(name):
+        env_id, arguments = OTHER_TASKS[name]
+        gym.registry.pop(env_id, None)
+        gym.register(env_id, **{"vector_entry_point": TWIN, "max_episode_steps": 500, **arguments})
+        return env_id, {}
+
+    yield register
+    gym.registry.clear()
+    gym.registry.update(before)
+
+
+class TestWhatAProgramMadeOfAnId:
+    """Figures, controllers and bounds are of what was written, whatever stands under the id."""
+
+    @pytest.mark.parametrize("other", OTHER_RULES)
+    def test_has_no_scripted_controllers(self, others, other):
+        env_id, env_kwargs = others(other)
+        with pytest.raises(ValueError, match=r"of this package, .* got '.*-v0': .* registered"):
+            controllers(env_id, **env_kwargs)
+
+    @pytest.mark.parametrize("other", OTHER_TASKS)
+    def test_is_what_is_played(self, others, other):
+        """By hand, in single environments that ``gym.make`` makes."""
+        env_id, env_kwargs = others(other)
+        returns = play(env_id, RandomController(2, seed=0), 5, seed=3, **env_kwargs)
+        actions = RandomController(2, seed=0)
+        envs = gym.vector.SyncVectorEnv(
+            [lambda: gym.make(env_id, disable_env_checker=True, **env_kwargs)] * 5,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+        )
+        assert (playing.first_episodes(envs, actions, range(3, 8)) == returns).all()
+
+    @pytest.mark.parametrize("other", OTHER_RULES)
+    def test_has_no_proofs(self, others, other):
+        env_id, env_kwargs = others(other)
+        rung = measure(env_id, RandomController(2, seed=0), 10, **env_kwargs)
+        assert (rung.kind, rung.reason) == ("best found", "a lower bound")
+
+    def test_may_be_a_task_of_others(self):
+        """Gymnasium's own vector is not taken: it is not known to be the same."""
+        returns = play("CartPole-v1", RandomController(2, seed=0), 200)
+        assert 15 < returns.mean() < 30
+        envs = playing.make_envs("CartPole-v1", 2)
+        assert isinstance(envs, gym.vector.SyncVectorEnv)
+
+    @pytest.mark.parametrize("name", ["step", "reset"])
+    def test_may_be_a_method_replaced_on_a_class(self, monkeypatch, name):
+        plain = getattr(cartpole.FlickeringCartPoleEnv, name)
+        replaced = lambda self, *args, **kwargs: plain(self, *args, **kwargs)  # noqa: E731
+        monkeypatch.setattr(cartpole.FlickeringCartPoleEnv, name, replaced)
+        assert stored_ladder(FLICKERING) == ()
+        assert stored_ladder(BURST) == ()
+        assert stored_ladder(MASKED) == LADDER[MASKED]
+        assert isinstance(playing.make_envs(FLICKERING, 2), gym.vector.SyncVectorEnv)
+        with pytest.raises(ValueError, match=f"{name} was replaced"):
+            controllers(FLICKERING)
+        with pytest.raises(ValueError, match=f"as it was written, got .*{name} was replaced"):
+            task_of(gym.make(FLICKERING).unwrapped)
+
+    def test_of_other_arguments_and_limits_is_measured_as_it_is(self, others):
+        env_id, _ = others("a limit of 50 under our id")
+        assert [rung.mean for rung in ladder(env_id, 50)][-1] == 50.0
+
+
 class TestStoredLadders:
     @pytest.mark.parametrize(
         ("env_id", "env_kwargs", "same"),
@@ -565,6 +675,20 @@ class TestStoredLadders:
     )
     def test_hold_for_no_other(self, env_id, env_kwargs):
         assert stored_ladder(env_id, **env_kwargs) == ()
+
+    @pytest.mark.parametrize("other", OTHER_TASKS)
+    def test_hold_for_nothing_that_a_program_made_of_an_id(self, others, other):
+        env_id, env_kwargs = others(other)
+        assert stored_ladder(env_id, **env_kwargs) == ()
+        assert stored_ladder(MASKED) == LADDER[MASKED]
+
+    def test_hold_for_an_own_id_of_the_same_class_and_arguments(self, others):
+        for entry_point in (SINGLE, cartpole.FlickeringCartPoleEnv):
+            gym.register("Mine-v0", entry_point, kwargs={"burst_len": 4}, max_episode_steps=500)
+            assert stored_ladder("Mine-v0") == LADDER[BURST]
+            assert stored_ladder("Mine-v0", max_episode_steps=None) == LADDER[BURST]
+            assert stored_ladder("Mine-v0", max_episode_steps=-1) == ()
+            del gym.registry["Mine-v0"]
 
     def test_survive_their_file(self, tmp_path):
         write_figures(tmp_path / "figures.csv", LADDERS)

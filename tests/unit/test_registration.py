@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
+from thrust_pomdp.envs.cartpole import MaskedCartPoleEnv
+from thrust_pomdp.our_tasks import against_our_id
 from thrust_pomdp.registration import ENVIRONMENTS
 from thrust_pomdp.vec.normalize import VecNormalizeVisible
 
@@ -115,6 +118,33 @@ class TestTableOfIds:
         before = {env_id: gym.spec(env_id) for env_id in IDS}
         thrust_pomdp.register_envs()
         assert all(gym.spec(env_id) is spec for env_id, spec in before.items())
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"entry_point": "gymnasium.envs.classic_control:CartPoleEnv"}, "as gymnasium.*CartP"),
+            ({"entry_point": MaskedCartPoleEnv}, "as thrust_pomdp.envs.cartpole:MaskedCartPoleE"),
+            ({"kwargs": {"flicker_prob": 0.4}}, "with the arguments {'flicker_prob': 0.4}"),
+            ({"max_episode_steps": 50}, "with the time limit 50"),
+            ({"additional_wrappers": (WrapperSpec("W", "m:W", {}),)}, "with wrappers"),
+        ],
+    )
+    def test_something_else_under_an_id_is_left_alone_and_told(
+        self, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], reason: str
+    ) -> None:
+        env_id = "FlickeringCartPole-v0"
+        other = dataclasses.replace(gym.spec(env_id), **change)
+        monkeypatch.setitem(gym.registry, env_id, other)
+        with pytest.warns(UserWarning, match=f"{env_id} is registered {reason}.*another id"):
+            thrust_pomdp.register_envs()
+        assert gym.spec(env_id) is other
+
+    def test_a_threshold_of_ones_own_changes_no_task(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        env_id = "FlickeringCartPole-v0"
+        other = dataclasses.replace(gym.spec(env_id), reward_threshold=100.0)
+        monkeypatch.setitem(gym.registry, env_id, other)
+        thrust_pomdp.register_envs()
+        assert against_our_id(env_id) is None
 
     def test_keyword_arguments_of_one_environment_never_leak_into_the_next(self) -> None:
         gym.make("FlickeringCartPole-v0", flicker_prob=0.0, burst_len=None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
+from thrust_pomdp.our_tasks import against_our_class, find_spec
 from thrust_pomdp.reference.laws import Controller, RandomController
 from thrust_pomdp.reference.maze import (
     MemorylessInMaze,
@@ -26,23 +27,25 @@ def controllers(env_id: str, seed: int | None = 0, **env_kwargs: Any) -> list[Co
     Gains come from a search. Where none was made for these arguments, the stored gains that do best
     here are taken; :attr:`~thrust_pomdp.reference.laws.Controller.source` tells which.
 
-    :param env_id: an id of this package
+    :param env_id: an id of this package, or one of your own of its environments
     :param seed: of the controllers' random draws; None takes fresh entropy
     :param env_kwargs: arguments of the environment
-    :raises ValueError: for an environment of another package
+    :raises ValueError: for an environment of another package, or one of this package that was
+        wrapped, derived from or changed: these know the model of what was written
     """
-    env = make_single(env_id, **env_kwargs).unwrapped
+    env: Any = make_single(env_id, **env_kwargs).unwrapped
+    reason = against_our_class(find_spec(env_id))
+    if reason is not None:
+        raise ValueError(
+            f"env_id must name an environment of this package, for others there are no scripted "
+            f"controllers, got {env_id!r}: {reason}"
+        )
     found: list[Controller] = [RandomController(2)]
     if isinstance(env, TMazeEnv):
         found += [MemorylessInMaze(), PreviousActionInMaze()]
         found += [TwoFramesInMaze(env.corridor_length), Recaller()]
-    elif isinstance(env, SensedCartPoleEnv):
-        found += _cartpole_controllers(env_id, env, **env_kwargs)
     else:
-        raise ValueError(
-            f"env_id must name an environment of this package, for others there are no scripted "
-            f"controllers, got {env_id!r}"
-        )
+        found += _cartpole_controllers(env_id, env, **env_kwargs)
     for controller in found:
         controller.seed(seed)
     return found

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from thrust_pomdp.our_tasks import against_our_class, find_spec
 from thrust_pomdp.reference.rungs import Rung
+from thrust_pomdp.registration import ENVIRONMENTS, entry_point_name
 
 FIGURES_FILE = Path(__file__).with_name("figures.csv")
 
@@ -74,7 +75,10 @@ LADDER: dict[str, tuple[Rung, ...]] = {
 
 
 def stored_ladder(env_id: str, **env_kwargs: Any) -> tuple[Rung, ...]:
-    """Return the stored rungs of an environment; none if nothing is stored for these arguments.
+    """Return the stored rungs of an environment; none if nothing is stored for it.
+
+    They are of environments of this package as they were written: what a program registered anew,
+    wrapped or changed has none.
 
     >>> stored_ladder("FlickeringCartPole-v0", burst_len=4) == LADDER["BurstFlickeringCartPole-v0"]
     True
@@ -82,23 +86,42 @@ def stored_ladder(env_id: str, **env_kwargs: Any) -> tuple[Rung, ...]:
     :param env_id: an environment id, with or without its ``module:`` prefix
     :param env_kwargs: arguments of the environment
     """
-    wanted = _identity(env_id.rsplit(":", 1)[-1], env_kwargs)
-    if wanted is not None:
-        for ladder in LADDERS:
-            if _identity(ladder.env_id, ladder.env_kwargs) == wanted:
-                return ladder.rungs
+    try:
+        spec = find_spec(env_id)
+    except ImportError:
+        return ()
+    if spec is None or against_our_class(spec) is not None:
+        return ()
+    found = Registered(entry_point_name(spec.entry_point), spec.kwargs, spec.max_episode_steps)
+    wanted = _identity(found, env_kwargs)
+    for ladder in LADDERS:
+        ours = ENVIRONMENTS[ladder.env_id]
+        measured = Registered(ours.entry_point, ours.kwargs, ours.max_episode_steps)
+        if _identity(measured, ladder.env_kwargs) == wanted:
+            return ladder.rungs
     return ()
 
 
-def _identity(env_id: str, env_kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+class Registered(NamedTuple):
+    """What of a registration makes the environment.
+
+    :param entry_point: ``module:class``
+    :param kwargs: its arguments
+    :param max_episode_steps: the time limit
+    """
+
+    entry_point: str
+    kwargs: Mapping[str, Any]
+    max_episode_steps: int | None
+
+
+def _identity(made: Registered, env_kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what makes two environments the same: class, all arguments and time limit."""
-    spec = gym.registry.get(env_id)
-    if spec is None or not isinstance(spec.entry_point, str):
-        return None
-    parameters = inspect.signature(load_env_creator(spec.entry_point)).parameters
+    parameters = inspect.signature(load_env_creator(made.entry_point)).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
-    arguments = {**defaults, **spec.kwargs, **env_kwargs}
-    limit = arguments.pop("max_episode_steps", spec.max_episode_steps)
+    arguments = {**defaults, **made.kwargs, **env_kwargs}
+    # None is for the registered one, as gym.make has it.
+    limit = arguments.pop("max_episode_steps", None)
     for name in _FOR_WATCHING:
         arguments.pop(name, None)
-    return spec.entry_point, limit, arguments
+    return made.entry_point, made.max_episode_steps if limit is None else limit, arguments

@@ -8,11 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.our_tasks import find_spec
 from thrust_pomdp.reference.laws import Controller
+from thrust_pomdp.vec.substitutes import against_native_vector
 
 #: Environments side by side; more no longer fit the processor's cache.
 CHUNK = 2048
@@ -83,7 +85,10 @@ def make_single(env_id: str, **env_kwargs: Any) -> gym.Env[Any, Any]:
 
 
 def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Make the id's native vector environment, restarting ended episodes at once.
+    """Make environments side by side, restarting ended episodes at once.
+
+    They are the native vector of a task of this package that is as it was written, and single
+    environments, which ``gym.make`` makes, of everything else.
 
     :raises ValueError: if the time limit is taken away: a good controller would play for ever
     """
@@ -92,13 +97,18 @@ def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any
             "max_episode_steps must be at least 1, since a good controller never ends an episode, "
             "got -1"
         )
-    return gym.make_vec(
-        env_id,
-        n_envs,
-        vectorization_mode="vector_entry_point",
-        autoreset_mode="SameStep",
-        **env_kwargs,
-    )
+    if against_native_vector(find_spec(env_id), env_kwargs) is None:
+        how: dict[str, Any] = {
+            "vectorization_mode": "vector_entry_point",
+            "autoreset_mode": AutoresetMode.SAME_STEP.value,
+        }
+    else:
+        how = {
+            "vectorization_mode": "sync",
+            "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP},
+            "disable_env_checker": True,
+        }
+    return gym.make_vec(env_id, n_envs, **how, **env_kwargs)
 
 
 def first_episodes(

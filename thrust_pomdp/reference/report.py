@@ -35,8 +35,17 @@ def figure(ladder: Ladder, value: float) -> str:
 
 
 def best_of(ladder: Ladder) -> float:
-    """Return the most that an episode of the environment can give."""
-    return max_return(ladder.env_id, **ladder.env_kwargs)
+    """Return the most that an episode of the environment can give.
+
+    :raises ValueError: for an environment of which this is not known
+    """
+    best = max_return(ladder.env_id, **ladder.env_kwargs)
+    if best is None:
+        raise ValueError(
+            "ladder must be of an environment of this package, as it was written, got "
+            f"{title(ladder)}"
+        )
+    return best
 
 
 def text(ladder: Ladder) -> str:

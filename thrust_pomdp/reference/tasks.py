@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from thrust_pomdp.as_written import against_family
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, SensedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw
 from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv
@@ -65,7 +66,16 @@ class CartPoleTask:
 
 
 def task_of(cart: SensedCartPoleEnv) -> CartPoleTask:
-    """Read from a single environment what it asks of a controller."""
+    """Read from a single environment what it asks of a controller.
+
+    :raises ValueError: for one that was derived from those of this package, or changed: it may ask
+        for anything
+    """
+    reason = against_family(type(cart))
+    if reason is not None:
+        raise ValueError(
+            f"cart must be an environment of this package, as it was written, got {cart}: {reason}"
+        )
     law = cart._flicker.law if isinstance(cart, FlickeringCartPoleEnv) else FlickerLaw(0.0)
     independent = law.after_visible == law.after_blank
     return CartPoleTask(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.our_tasks import find_spec
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
@@ -81,7 +81,7 @@ def make_vec_env(
     needs_single_envs = any(value is not None for value in per_env) or any(
         (vec_env_kwargs, monitor_kwargs, wrapper_kwargs)
     )
-    spec, kwargs = _spec_of(env_id), env_kwargs or {}
+    spec, kwargs = find_spec(env_id), env_kwargs or {}
     venv: VecEnv
     if spec is not None and not needs_single_envs and against_native_vector(spec, kwargs) is None:
         venv = _native(spec, n_envs, seed, start_index, kwargs)
@@ -148,13 +148,3 @@ def _native(
         venv.action_space.seed(seed + start_index)
     venv.seed(seed)
     return venv
-
-
-def _spec_of(env_id: Any) -> EnvSpec | None:
-    """Find what is registered under an id; SB3 is to say what is wrong with one that is not."""
-    if not isinstance(env_id, str):
-        return None
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gym.registry.get(name)

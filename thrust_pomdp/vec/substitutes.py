@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from thrust_pomdp.as_written import against_family, against_methods
+from thrust_pomdp.our_tasks import against_entry_point
 from thrust_pomdp.registration import VECTOR_TWINS
 from thrust_pomdp.wrappers import vector as vector_wrappers
 
@@ -45,20 +46,10 @@ def against_native_vector(spec: EnvSpec | None, env_kwargs: Mapping[str, Any]) -
     if spec.additional_wrappers:
         return f"{spec.id} is registered with wrappers"
     return (
-        _against_entry_point(single)
-        or _against_entry_point(twin)
+        against_entry_point(single)
+        or against_entry_point(twin)
         or _against_arguments(single, twin, spec, env_kwargs)
     )
-
-
-def _against_entry_point(entry_point: str) -> str | None:
-    """Say why what stands at a module's name is not the class that was written there."""
-    found: Any = load_env_creator(entry_point)
-    if not isinstance(found, type):
-        return f"{entry_point} is no class"
-    if f"{found.__module__}:{found.__qualname__}" != entry_point:
-        return f"{entry_point} was replaced"
-    return against_family(found)
 
 
 def _against_arguments(
