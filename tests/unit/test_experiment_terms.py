@@ -241,9 +241,10 @@ class TestWhatThePageSays:
     def test_that_the_rule_was_not_kept(self, tmp_path, capsys):
         said = self.report(write(tmp_path, scored(SCORES)), capsys=capsys)
         assert "The rule was not kept with the results, which an earlier version made" in said
+        assert "needed (by a rule that was not kept)" in said
         said = self.report(tmp_path, "--margin", 40, capsys=capsys)
         assert "AFTER the results was said: --margin 40" in said
-        assert 'class="verdict after"' in (tmp_path / "report.html").read_text()
+        assert 'class="verdict marked"' in (tmp_path / "report.html").read_text()
 
     @pytest.mark.parametrize("kept_margin", [None, 30.0])
     def test_that_a_margin_was_chosen_after_the_results_and_what_it_was(
@@ -253,11 +254,11 @@ class TestWhatThePageSays:
         said = self.report(tmp_path, "--margin", 400, capsys=capsys)
         before = "by the rule" if kept_margin is None else "30"
         assert f"Chosen AFTER the results: --margin 400, where it was {before}." in said
-        assert "(by a rule chosen after the results)" in said
+        assert "(by a rule chosen after results)" in said
         assert (
             "By the rule that was written down before the first run: Memory is needed: LSTM"
         ) in said
-        assert 'class="verdict after"' in (tmp_path / "report.html").read_text()
+        assert 'class="verdict marked"' in (tmp_path / "report.html").read_text()
         # Nothing of it stays: the next page is by what was kept.
         assert "AFTER" not in self.report(tmp_path, capsys=capsys)
 
@@ -286,6 +287,8 @@ class TestWhatThePageSays:
         said = self.report(kept_in(write(tmp_path, scored(SCORES)), plans=plans), capsys=capsys)
         assert "Added AFTER 8 runs had results: LSTM (RecurrentPPO) up to 5 seeds." in said
         assert "likelier than the 5 % of the rule" in said
+        assert "needed (arms or seeds added after results)" in said
+        assert 'class="verdict marked"' in (tmp_path / "report.html").read_text()
 
     def test_what_was_asked_for_and_is_not_there(self, tmp_path, capsys):
         plans = (Plan({"lstm": 10, "mlp": 5, "gru": 1}),)
@@ -315,7 +318,7 @@ class TestWhatThePageSays:
         with pytest.raises(ValueError, match="must keep the same rule, got .*1 and .*2 with marg"):
             write_report([one, other], tmp_path / "both")
         made = write_report([one, other], tmp_path / "both", margin=20.0)
-        assert made.verdicts[FLICKERING].is_after
+        assert made.verdicts[FLICKERING].mark
 
     def test_that_runs_of_several_folders_were_put_together(self, tmp_path):
         results = scored(SCORES)
@@ -332,7 +335,7 @@ class TestWhatThePageSays:
         verdicts = write_report(folders, tmp_path / "both").verdicts
         assert "margin 30.0 (given)" in verdicts[FLICKERING].rule
         assert "(5 % of" in verdicts[other].rule
-        assert not any(verdict.is_after for verdict in verdicts.values())
+        assert not any(verdict.mark for verdict in verdicts.values())
 
 
 class TestWhatWasRun:

@@ -52,7 +52,9 @@ def judge(
     """
     basis = _basis(contest, kept_in, given)
     contest, verdict = _decided(contest, basis.terms, basis.kept)
-    origin, is_after = _origin(basis)
+    origin, mark = _origin(basis)
+    if not mark and any(_added(kept) for kept in kept_in.values() if kept):
+        mark = "arms or seeds added after results"
     remarks = [
         *_by_what_was_kept(contest, basis),
         *_put_together(kept_in),
@@ -60,7 +62,7 @@ def judge(
         *_of_another_ladder(contest, basis.kept),
         *_unequal(contest),
     ]
-    return contest, replace(verdict, origin=origin, is_after=is_after, remarks=remarks)
+    return contest, replace(verdict, origin=origin, mark=mark, remarks=remarks)
 
 
 def _basis(contest: Contest, kept_in: Mapping[Path, Kept | None], given: Terms) -> Basis:
@@ -99,22 +101,22 @@ def _decided(contest: Contest, terms: Terms, kept: Kept | None) -> tuple[Contest
     return contest, decide(contest, terms.margin, terms.solved, measures)
 
 
-def _origin(basis: Basis) -> tuple[str, bool]:
-    """Return when the rule was chosen, and whether that was after results."""
-    kept, changes = basis.kept, basis.changes
+def _origin(basis: Basis) -> tuple[str, str]:
+    """Return when the rule was chosen, and the mark of a verdict if not before the first run."""
+    kept, changes, after = basis.kept, basis.changes, "by a rule chosen after results"
     if kept is None:
         said = f" AFTER the results was said: {'; '.join(changes)}." if changes else ""
-        return f"{_NOT_KEPT}{said}", bool(changes)
+        return f"{_NOT_KEPT}{said}", after if changes else "by a rule that was not kept"
     if changes:
-        return f"Chosen AFTER the results: {'; '.join(changes)}.", True
+        return f"Chosen AFTER the results: {'; '.join(changes)}.", after
     if kept.finished:
-        return f"Written down AFTER {counted(kept.finished, 'run')} had results.", True
+        return f"Written down AFTER {counted(kept.finished, 'run')} had results.", after
     if tuple(kept.rule) != RULE:
         return (
             "The rule is this version's, AFTER the results: another one was written down before "
             "the first run, by an earlier version, and stands in comparison.json."
-        ), True
-    return "Written down before the first run.", False
+        ), after
+    return "Written down before the first run.", ""
 
 
 def _by_what_was_kept(contest: Contest, basis: Basis) -> list[str]:
@@ -134,8 +136,10 @@ def _put_together(kept_in: Mapping[Path, Kept | None]) -> list[str]:
 
 def _of_plans(contest: Contest, kept: Kept) -> list[str]:
     """Return what was added once results were there, and what is not there yet."""
-    found = [f"Added AFTER {counted(plan.finished, 'run')} had results: {_seeds(plan)}."
-             for plan in kept.plans[1:] if plan.finished]  # fmt: skip
+    found = [
+        f"Added AFTER {counted(plan.finished or 0, 'run')} had results: {_seeds(plan)}."
+        for plan in _added(kept)
+    ]
     if found:
         found.append("Arms and seeds that are added after a look make a word by chance likelier "
                      f"than the {100 * ERROR:g} % of the rule.")  # fmt: skip
@@ -151,6 +155,10 @@ def _of_plans(contest: Contest, kept: Kept) -> list[str]:
     if missing:
         found.append(f"Not all that was asked for is finished: {', '.join(missing)}.")
     return found
+
+
+def _added(kept: Kept) -> list[Plan]:
+    return [plan for plan in kept.plans[1:] if plan.finished]
 
 
 def _seeds(plan: Plan) -> str:

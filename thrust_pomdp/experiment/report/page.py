@@ -106,8 +106,8 @@ def _summary(
 def _verdict(verdict: Verdict, title: str) -> Html:
     word = f"{title}: {verdict.outcome}" if title else verdict.outcome
     kind = verdict.outcome.replace(" ", "-")
-    if verdict.is_after:  # it must not look like one by a rule that stood before
-        word, kind = f"{word} (by a rule chosen after the results)", "after"
+    if verdict.mark:  # it must not look like one of which all stood before the first run
+        word, kind = f"{word} ({verdict.mark})", "marked"
     inside = [element("span", word, class_="word"), element("p", verdict.sentence)]
     inside += [element("p", line, class_="soft") for line in verdict.lines[1:]]
     return element("div", *inside, class_=f"verdict {kind}")

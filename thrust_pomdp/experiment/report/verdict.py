@@ -25,7 +25,7 @@ class Verdict:
     :param gains: all comparisons that took part
     :param left_out: why arms did not take part
     :param origin: how what it goes by came to be
-    :param is_after: whether that was once results were there
+    :param mark: what was not there before the first run, in a few words; nothing if all was
     :param remarks: what else one must know who believes it
     """
 
@@ -35,7 +35,7 @@ class Verdict:
     gains: Sequence[Gain] = ()
     left_out: Sequence[str] = ()
     origin: str = ""
-    is_after: bool = False
+    mark: str = ""
     remarks: Sequence[str] = ()
 
     @property
