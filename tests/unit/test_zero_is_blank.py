@@ -381,7 +381,7 @@ class TestGivenWithoutFlags:
                     with pytest.warns(UserWarning, match=GUESS):
                         actor.act(ZERO)
                     assert again(env).met_flags
-                    env._warned_of_guess = False
+                    env.warned_of_guess = False
                 else:
                     actor.act(ZERO)
                 assert spy.seen[-1].any() != guesses

@@ -162,4 +162,7 @@ def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:
         return venv
     gamma = recipe.hyperparameters.get("gamma", 0.99)
     options = {"gamma": gamma, **recipe.normalize}
-    return VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, options))
+    normalizer = VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, options))
+    # The replay buffer of an off-policy arm keeps frames without flags: zeros are the best guess.
+    normalizer.warned_of_guess = True
+    return normalizer

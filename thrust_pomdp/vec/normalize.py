@@ -131,7 +131,8 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         self.zero_is_blank = check_flag("zero_is_blank", zero_is_blank)
         #: Whether an environment has ever told what is blanked.
         self.met_flags = False
-        self._warned_of_guess = False
+        #: Whether it was said that blanks are guessed; True for nobody to be told.
+        self.warned_of_guess = False
         self._watches: dict[str | None, ZeroWatch] | None = {}
         self._order = self._examine(venv)
         if norm_obs:
@@ -139,13 +140,13 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to the environments, if there are any, and what was warned of."""
-        left_out = ("venv", "class_attributes", "returns", "_order", "_watches", "_warned_of_guess")
+        left_out = ("venv", "class_attributes", "returns", "_order", "_watches", "warned_of_guess")
         return {key: part for key, part in vars(self).items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""
         is_old = "zero_is_blank" not in state
-        before = {"met_flags": False, "_warned_of_guess": False, "_watches": {}}
+        before = {"met_flags": False, "warned_of_guess": False, "_watches": {}}
         super().__setstate__({**before, "zero_is_blank": True, **state})
         if is_old and self.norm_obs:
             warnings.warn(SAVED_BEFORE.format(name=type(self).__name__), stacklevel=2)
@@ -371,17 +372,18 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         flags = [blanked] if is_single else flags_of_batch(blanked, n_obs)
         is_guess = self.met_flags and not self.zero_is_blank and not tells(flags)
         masks = self._masks(batch, flags, self.zero_is_blank or is_guess)
-        if is_guess and not self._warned_of_guess and any(mask.any() for mask in masks.values()):
+        if is_guess and not self.warned_of_guess and any(mask.any() for mask in masks.values()):
             self._warn_of_guess()
         result = self._transform(batch, masks, function)
         return map_obs(lambda part: part[0], result) if is_single else result
 
     def _warn_of_guess(self) -> None:
-        self._warned_of_guess = True
+        self.warned_of_guess = True
         warnings.warn(
             f"{type(self).__name__} was given observations without their flags, though its "
             "environments tell them: what is exactly all zero was taken for blank. Pass "
-            "blanked=info['blanked'], or blanked=False for what is visible",
+            "blanked=info['blanked'], or blanked=False for what is visible (the replay buffers of "
+            "Stable-Baselines3, which keep no flags, cannot)",
             stacklevel=4,
         )
 
