@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,11 +24,14 @@ from gymnasium.envs.registration import load_env_creator
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
+from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.experiment import watching
 from thrust_pomdp.experiment.commands.options import named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
+from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
+from thrust_pomdp.our_tasks import against_our_class, find_spec
 
 CARTPOLE = {"signal_label": "pole angle (°)", "action_names": ["push left", "push right"]}
 
@@ -51,10 +56,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def telling(spec: RunSpec, env_kwargs: dict[str, object]) -> RunSpec:
     """Return the run in an environment that tells its true state, if it can."""
-    made = gym.spec(spec.env_id).entry_point
-    takes = inspect.signature(made if callable(made) else load_env_creator(str(made))).parameters
+    takes = inspect.signature(maker_of(spec.env_id)).parameters
     state = {"expose_state": True} if "expose_state" in takes else {}
     return replace(spec, env_kwargs={**spec.env_kwargs, **state, **env_kwargs})
+
+
+def maker_of(env_id: str) -> Callable[..., Any]:
+    """Return the class, or function, that makes an environment."""
+    made = env_spec(env_id).entry_point
+    return made if callable(made) else load_env_creator(str(made))
+
+
+def is_cartpole(env_id: str) -> bool:
+    """Tell whether an environment's state is that of this package's CartPoles, whatever its id."""
+    is_ours = against_our_class(find_spec(env_id)) is None
+    return is_ours and issubclass(maker_of(env_id), SensedCartPoleEnv)
 
 
 def picture(args: argparse.Namespace) -> str:
@@ -67,7 +83,7 @@ def picture(args: argparse.Namespace) -> str:
     env.close()
     burst = longest_burst(trace)
     n_blank, about = burst.stop - burst.start, {}
-    if trace.env_states is not None and "CartPole" in spec.env_id:
+    if trace.env_states is not None and is_cartpole(spec.env_id):
         about = {"signal": np.rad2deg(trace.env_states[:, burst.env, 2]), **CARTPOLE}
     name = spec.env_id.rpartition(":")[2]
     title = f"{name}, {args.run.stem}: {n_blank} blank frames in a row"

@@ -34,6 +34,7 @@ def find_spec(env_id: Any) -> EnvSpec | None:
 
 def against_entry_point(entry_point: str) -> str | None:
     """Say why what stands at a module's name is not the class that was written there."""
+    importlib.import_module("thrust_pomdp.envs")  # where Gymnasium's CartPole is remembered
     found: Any = load_env_creator(entry_point)
     if not isinstance(found, type):
         return f"{entry_point} is no class"
@@ -56,16 +57,13 @@ def against_our_class(spec: EnvSpec | None) -> str | None:
         return f"{spec.id} is registered as {name}"
     if spec.additional_wrappers:
         return f"{spec.id} is registered with wrappers"
-    reason = against_entry_point(name)
-    if reason is None and spec.entry_point not in (name, load_env_creator(name)):
-        reason = f"{spec.id} is registered as another {name}"
-    return reason
+    return _against_its_class(spec)
 
 
-def against_our_id(env_id: str) -> str | None:
-    """Say why an id does not stand for the task that this package registers under it.
+def against_known_task(env_id: str) -> str | None:
+    """Say why an id does not stand for the task that is known by it here.
 
-    :param env_id: an id, with or without its ``module:`` prefix
+    :param env_id: an id of this package or ``CartPole-v1``, with or without a ``module:`` prefix
     """
     try:
         spec = find_spec(env_id)
@@ -73,4 +71,12 @@ def against_our_id(env_id: str) -> str | None:
         return str(error)
     if spec is None:
         return "nothing is registered under the id"
-    return against_registration(spec) or against_our_class(spec)
+    return against_registration(spec) or _against_its_class(spec)
+
+
+def _against_its_class(spec: EnvSpec) -> str | None:
+    name = entry_point_name(spec.entry_point)
+    reason = against_entry_point(name)
+    if reason is None and spec.entry_point not in (name, load_env_creator(name)):
+        reason = f"{spec.id} is registered as another {name}"
+    return reason

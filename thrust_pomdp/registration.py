@@ -90,6 +90,12 @@ ENVIRONMENTS: dict[str, Registration] = {
 }
 
 
+#: Ids of Gymnasium's that something is known of here.
+GYMNASIUMS = {
+    "CartPole-v1": _cartpole("gymnasium.envs.classic_control.cartpole:CartPoleEnv"),
+}
+
+
 def entry_point_name(entry_point: Any) -> str:
     """Return ``module:class`` of what is registered, be it text, a class or a function."""
     if isinstance(entry_point, str):
@@ -99,12 +105,13 @@ def entry_point_name(entry_point: Any) -> str:
 
 
 def against_registration(spec: EnvSpec) -> str | None:
-    """Say what of a registered environment is not as this package registers it under that id.
+    """Say what of a registered environment is not as this package knows it under that id.
 
     :param spec: what is registered under an id
     :return: the first thing that differs; None where it is the same environment
     """
-    ours, name = ENVIRONMENTS.get(spec.id), entry_point_name(spec.entry_point)
+    known = ENVIRONMENTS | GYMNASIUMS
+    ours, name = known.get(spec.id), entry_point_name(spec.entry_point)
     if ours is None:
         return f"{spec.id} is no id of thrust_pomdp"
     if name != ours.entry_point:

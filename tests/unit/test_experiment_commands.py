@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from test_experiment_runner import InstantEngine
 
@@ -139,6 +140,22 @@ class TestRunning:
         for number, paragraph in enumerate(RULE, start=1):
             assert f"{number}. {paragraph}" in said
         assert len(pages) == 1
+
+    def test_recipes_that_are_not_tuned_for_the_task_are_told_before_the_runs(
+        self, tmp_path, capsys, pages, monkeypatch
+    ):
+        said = "Recipes are the general ones, none was tuned for this environment"
+        assert self.call(tmp_path / "ours") == 0
+        assert said not in capsys.readouterr().out
+        anew = dataclasses.replace(gym.spec(FLICKERING), max_episode_steps=50)
+        monkeypatch.setitem(gym.registry, FLICKERING, anew)
+        for env_id in (FLICKERING, f"thrust_pomdp:{FLICKERING}"):
+            assert self.call(tmp_path / env_id[:5], "--env", env_id) == 0
+            told = capsys.readouterr().out.partition("lstm-seed0")[0]
+            assert f"{said}: {FLICKERING} is registered with the time limit 50." in told
+        (tmp_path / "mine.yml").write_text("lstm: {default: {n_timesteps: 7}}")
+        assert self.call(tmp_path / "mine", "--recipe", str(tmp_path / "mine.yml")) == 0
+        assert said not in capsys.readouterr().out
 
     def test_too_few_seeds_for_a_verdict_are_told_before_the_runs(self, tmp_path, capsys, pages):
         assert self.call(tmp_path) == 0
@@ -295,6 +312,10 @@ def make(env, seed, n_steps=5):
         assert found["recipe"]["n_steps"] == 10
         assert found["provenance"]["algorithm"] == "stable_baselines3.a2c.a2c:A2C"
         assert "--env mine:Mine-v0" in found["provenance"]["command"]
+        why = "Mine-v0 is no id of thrust_pomdp"
+        assert found["provenance"]["recipes"] == f"none tuned for this task: {why}"
+        assert why in (out / "report.html").read_text()
+        assert f"general ones, none was tuned for this environment: {why}." in done.stdout
         assert list((out / "tensorboard" / "mine.make-seed0_1").glob("events*"))
         names = {path.name for path in out.iterdir()}
         assert {"summary.csv", "curves.csv", "curves.png", "comparison.json"} <= names

@@ -8,10 +8,13 @@ import inspect
 import json
 import sys
 
+import gymnasium as gym
 import pytest
 import sb3_contrib
 import torch as th
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import VecFrameStack
 from torch import nn
@@ -23,6 +26,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
     ppo,
 )
+from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv
 from thrust_pomdp.experiment.arms import (
     ARMS,
     RUNNER_KEYS,
@@ -38,6 +42,7 @@ from thrust_pomdp.experiment.recipes import (
     matched_recipe_for,
     read_recipes,
     recipe_for,
+    why_general,
 )
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
@@ -223,6 +228,75 @@ class TestArmsOfUsers:
         one = RunSpec("arms_of_users:nothing", FLICKERING, 0)
         with pytest.raises(ValueError, match="arms_of_users:nothing must return an SB3 algorithm"):
             make_model(one, make_training_env(one))
+
+
+SINGLE = "thrust_pomdp.envs.cartpole:FlickeringCartPoleEnv"
+
+#: What a program may register under our id, to gym.register.
+ANEW = {
+    "another limit": {"entry_point": SINGLE, "max_episode_steps": 50},
+    "other arguments": {
+        "entry_point": SINGLE, "max_episode_steps": 500, "kwargs": {"flicker_prob": 0.9}},
+    "another class": {
+        "entry_point": "gymnasium.envs.classic_control:PendulumEnv", "max_episode_steps": 500},
+    "a wrapper": {
+        "entry_point": SINGLE, "max_episode_steps": 500, "kwargs": {"flicker_prob": 0.5},
+        "additional_wrappers": (WrapperSpec("W", "m:W", {}),)},
+}  # fmt: skip
+
+
+class TestRecipesOfOtherTasksOfTheSameName:
+    @pytest.fixture(params=ANEW)
+    def anew(self, request, monkeypatch):
+        spec = EnvSpec(FLICKERING, **ANEW[request.param])
+        monkeypatch.setitem(gym.registry, FLICKERING, spec)
+
+    @pytest.mark.usefixtures("anew")
+    @pytest.mark.parametrize("arm", [*ARMS, "arms_of_users:a2c"])
+    @pytest.mark.parametrize("of", [recipe_for, matched_recipe_for])
+    def test_are_the_general_ones(self, arm, of):
+        assert of(arm, FLICKERING) == of(arm, "Pendulum-v1") == of(arm, f"gymnasium:{FLICKERING}")
+        assert FLICKERING in str(why_general(FLICKERING))
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_are_the_tuned_ones_for_our_task_wherever_it_is_named(self, arm):
+        tuned = recipe_for(arm, FLICKERING)
+        assert tuned != recipe_for(arm, "Pendulum-v1")
+        for module in ("thrust_pomdp", "gymnasium"):
+            assert recipe_for(arm, f"{module}:{FLICKERING}") == tuned
+
+    def test_are_the_general_ones_where_a_module_registers_something_else(
+        self, tmp_path, monkeypatch
+    ):
+        (tmp_path / "their_tasks.py").write_text(
+            "import gymnasium as gym, thrust_pomdp\n"
+            f"theirs = gym.envs.registration.EnvSpec('{FLICKERING}', 'm:PendulumEnv')\n"
+            f"gym.registry['{FLICKERING}'] = theirs\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setitem(gym.registry, FLICKERING, gym.spec(FLICKERING))
+        assert recipe_for("lstm", f"their_tasks:{FLICKERING}") == recipe_for("lstm", "Pendulum-v1")
+        assert "PendulumEnv" in str(why_general(f"their_tasks:{FLICKERING}"))
+        assert "no_such_module" in str(why_general(f"no_such_module:{FLICKERING}"))
+
+    @pytest.mark.parametrize(
+        ("env_id", "cls"), [(FLICKERING, FlickeringCartPoleEnv), ("CartPole-v1", CartPoleEnv)]
+    )
+    def test_are_the_general_ones_where_the_class_was_changed(self, monkeypatch, env_id, cls):
+        assert why_general(env_id) is None
+        plain = cls.step
+        monkeypatch.setattr(cls, "step", lambda self, action: plain(self, 1 - action))
+        assert why_general(env_id) == f"{cls.__name__}.step was replaced"
+        assert recipe_for("lstm", env_id) == recipe_for("lstm", "Pendulum-v1")
+
+    @pytest.mark.usefixtures("anew")
+    def test_of_a_users_file_are_the_users(self, tmp_path):
+        path = tmp_path / "mine.yml"
+        path.write_text(
+            f"lstm: {{{FLICKERING}: {{n_timesteps: 7}}, 'm:{FLICKERING}': {{n_timesteps: 8}}}}"
+        )
+        for env_id, budget in ((FLICKERING, 7), (f"m:{FLICKERING}", 8), (f"n:{FLICKERING}", 7)):
+            assert read_recipes(path, ["lstm"], env_id)["lstm"].n_timesteps == budget
 
 
 class TestRecipes:

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
 from thrust_pomdp.envs.cartpole import MaskedCartPoleEnv
-from thrust_pomdp.our_tasks import against_our_id
+from thrust_pomdp.our_tasks import against_known_task
 from thrust_pomdp.registration import ENVIRONMENTS
 from thrust_pomdp.vec.normalize import VecNormalizeVisible
 
@@ -144,7 +144,7 @@ class TestTableOfIds:
         other = dataclasses.replace(gym.spec(env_id), reward_threshold=100.0)
         monkeypatch.setitem(gym.registry, env_id, other)
         thrust_pomdp.register_envs()
-        assert against_our_id(env_id) is None
+        assert against_known_task(env_id) is None
 
     def test_keyword_arguments_of_one_environment_never_leak_into_the_next(self) -> None:
         gym.make("FlickeringCartPole-v0", flicker_prob=0.0, burst_len=None)

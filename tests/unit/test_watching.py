@@ -300,6 +300,19 @@ class TestScript:
         total = 60 if length == 60 else 1
         assert capsys.readouterr().out.startswith(f"{length} steps, return {total}\n")
 
+    def test_what_is_registered_anew_under_an_id_has_no_controllers(
+        self, tmp_path, render, capsys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Timid(type(gym.make(FLICKERING).unwrapped)):  # type: ignore[misc]
+            """A task of its own."""
+
+        other = replace(gym.spec(FLICKERING), entry_point=Timid)
+        monkeypatch.setitem(gym.registry, FLICKERING, other)
+        for env_id in (FLICKERING, f"thrust_pomdp:{FLICKERING}"):
+            command = ["--controller", "exact-model", "--env", env_id]
+            assert render.main([*command, "--out", str(tmp_path / "film.gif")]) == 2
+            assert "there are no scripted controllers" in capsys.readouterr().err
+
     def test_an_interrupt_keeps_what_has_been_played(
         self, tmp_path, render, monkeypatch: pytest.MonkeyPatch
     ) -> None:

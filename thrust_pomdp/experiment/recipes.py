@@ -1,8 +1,10 @@
 """Recipes: how an arm is trained on an environment, as data in rl-zoo's words.
 
 The tuned ones are in ``hyperparams/ARM.yml``, a recipe per environment id, since one tuned for
-another contestant would be an unfair baseline. The matched ones (``hyperparams/matched.yml``) give
-every arm the same learning rate, schedule, epochs, minibatches, network widths and normalisation.
+another contestant would be an unfair baseline. They are for this package's tasks only: other tasks
+get the general one, ``default``, whatever they are called. The matched ones
+(``hyperparams/matched.yml``) give every arm the same learning rate, schedule, epochs, minibatches,
+network widths and normalisation.
 
 Keys are the algorithm's arguments, and:
 
@@ -50,8 +52,16 @@ from thrust_pomdp.experiment.arms import (
 from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
 from thrust_pomdp.experiment.names import with_near_names
 from thrust_pomdp.experiment.values import SCHEDULED, literal, parse_dict, parse_schedule
+from thrust_pomdp.our_tasks import against_known_task
 
-__all__ = ["ARM_LABELS", "Recipe", "matched_recipe_for", "read_recipes", "recipe_for"]
+__all__ = [
+    "ARM_LABELS",
+    "Recipe",
+    "matched_recipe_for",
+    "read_recipes",
+    "recipe_for",
+    "why_general",
+]
 
 _WRAPPED = (
     "what it changes would be another environment for this arm than for the others. Register the "
@@ -226,7 +236,9 @@ def _number(value: Any) -> Any:
 
 
 def recipe_for(arm: str, env_id: str) -> Recipe:
-    """Return the tuned recipe of an arm on an environment.
+    """Return the tuned recipe of an arm on an environment, or its general one.
+
+    Where it is the general one :func:`why_general` says why.
 
     :param arm: its name, or ``module:factory``
     :param env_id: an environment id, with or without its ``module:`` prefix
@@ -234,7 +246,7 @@ def recipe_for(arm: str, env_id: str) -> Recipe:
     """
     found = find_arm(arm)
     recipes = _packaged((found.recipes_of or found.name) if found.name in ARMS else "own")
-    return Recipe.from_mapping(found, _of_env(recipes, env_id) or {})
+    return Recipe.from_mapping(found, _packaged_of_env(recipes, env_id) or {})
 
 
 def matched_recipe_for(arm: str, env_id: str, memory: Memory = "unknown") -> Recipe:
@@ -271,7 +283,7 @@ def unmatched_keys(arm: str, env_id: str, memory: Memory = "unknown") -> list[st
 def _matched(arm: str, env_id: str, memory: Memory) -> tuple[Arm, dict[str, Any]]:
     """Return an arm and all that a matched recipe says of such arms."""
     found = find_arm(arm)
-    shared = dict(_of_env(_packaged("matched"), env_id) or {})
+    shared = dict(_packaged_of_env(_packaged("matched"), env_id) or {})
     recurrent, memoryless = shared.pop("recurrent"), shared.pop("memoryless")
     if found.recurrent or memory == "recurrent":
         shared |= recurrent
@@ -282,9 +294,25 @@ def _matched(arm: str, env_id: str, memory: Memory) -> tuple[Arm, dict[str, Any]
     return found, shared
 
 
+def why_general(env_id: str) -> str | None:
+    """Say why an environment gets the general recipes; None where some were tuned for it.
+
+    They were tuned for the task that is registered under an id when this package is imported. What
+    somebody else registers under the same name is another task.
+
+    :param env_id: an environment id, with or without its ``module:`` prefix
+    """
+    return against_known_task(env_id)
+
+
+def _packaged_of_env(recipes: Mapping[str, Any], env_id: str) -> Mapping[str, Any] | None:
+    return _of_env(recipes, env_id if why_general(env_id) is None else "default")
+
+
 def _of_env(recipes: Mapping[str, Any], env_id: str) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = recipes.get(env_id.rsplit(":", 1)[-1], recipes.get("default"))
-    return found
+    """Find a recipe by the whole id, by the id without its module, or the general one."""
+    names = (env_id, env_id.rpartition(":")[2], "default")
+    return next((recipes[name] for name in names if name in recipes), None)
 
 
 @functools.cache

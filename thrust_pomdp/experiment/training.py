@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
 from thrust_pomdp.experiment.progress import CurveCallback, EvaluationCallback, undisturbed
-from thrust_pomdp.experiment.recipes import Recipe
+from thrust_pomdp.experiment.recipes import Recipe, why_general
 from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
 from thrust_pomdp.experiment.stopwatch import Stopwatch
 from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule, resolve_classes
@@ -227,8 +227,9 @@ class Training:
         )
 
     def _provenance(self) -> dict[str, Any]:
-        kind = type(self.model)
+        kind, reason = type(self.model), why_general(self.spec.env_id)
         return {
+            **({} if reason is None else {"recipes": f"none tuned for this task: {reason}"}),
             "algorithm": f"{kind.__module__}:{kind.__qualname__}",
             "parameters": sum(part.numel() for part in self.model.policy.parameters()),
             "versions": provenance.versions(),

@@ -250,8 +250,7 @@ def scripted_actor(
     """
     if information == "nothing":
         return RandomActor(env, seed)
-    name = env_id.rpartition(":")[2]
-    found = {c.information: c for c in controllers(name, seed, **env_kwargs)}
+    found = {c.information: c for c in controllers(env_id, seed, **env_kwargs)}
     controller = {str(key): value for key, value in found.items()}.get(information)
     if controller is None:
         raise ValueError(

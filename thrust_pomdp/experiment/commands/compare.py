@@ -111,7 +111,7 @@ def announce(args: argparse.Namespace) -> None:
     arms, seeds = len(args.arms), args.seeds
     say(f"{args.env}: {counted(arms, 'arm')}, {counted(seeds, 'seed')} each, {args.jobs} at the "
         f"same time, into {args.out}")  # fmt: skip
-    for line in options.unmatched(args):
+    for line in (*options.general(args), *options.unmatched(args)):
         say(line)
     if seeds < MIN_RUNS:
         say(f"There will be no verdict: the rule asks for {MIN_RUNS} seeds of an arm.")

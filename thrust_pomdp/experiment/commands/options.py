@@ -29,6 +29,7 @@ from thrust_pomdp.experiment.recipes import (
     read_recipes,
     recipe_for,
     unmatched_keys,
+    why_general,
 )
 from thrust_pomdp.experiment.report.terms import Terms, read_kept
 from thrust_pomdp.experiment.values import literal
@@ -328,6 +329,14 @@ def unmatched(args: argparse.Namespace) -> list[str]:
         if left_out:
             lines.append(f"{name} takes no {', '.join(left_out)}: it is matched in the rest only.")
     return lines
+
+
+def general(args: argparse.Namespace) -> list[str]:
+    """Return that recipes are the general ones, where none was tuned for the environment."""
+    reason = None if getattr(args, "recipe", None) is not None else why_general(args.env)
+    if reason is None:
+        return []
+    return [f"Recipes are the general ones, none was tuned for this environment: {reason}."]
 
 
 def arm_list(text: str) -> str:

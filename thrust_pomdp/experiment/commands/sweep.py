@@ -255,6 +255,8 @@ def train(args: argparse.Namespace) -> int:
         tensorboard=args.tensorboard,
         terms=options.terms_of(args),
     )
+    for line in options.general(args):
+        say(line)
     results = runner.run()
     written = True
     if results:

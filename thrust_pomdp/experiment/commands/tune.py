@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     options.check_extra("tune", "optuna", "tqdm", "yaml")
     options.check_env(args.env, dict(args.env_kwargs), [args.arm])
+    for line in options.general(args):
+        print(line)
     spec = RunSpec(
         args.arm,
         args.env,
