@@ -16,7 +16,6 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.vec_env import VecFrameStack
 from torch import nn
 
 from thrust_pomdp import (
@@ -51,6 +50,7 @@ from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, r
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.registration import ENVIRONMENTS
 from thrust_pomdp.vec.previous import VecPreviousAction
+from thrust_pomdp.vec.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {
@@ -92,7 +92,7 @@ class TestArms:
         assert seen("lstm") == seen("mlp") == seen("sb3-contrib") == (4, [VecNormalizeVisible])
         assert seen("lstm-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
         assert seen("mlp-prev-action") == (6, [VecPreviousAction, VecNormalizeVisible])
-        assert seen("frame-stack") == (16, [VecFrameStack, VecNormalizeVisible])
+        assert seen("frame-stack") == (16, [VecStackedFrames, VecNormalizeVisible])
 
     @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:" + FLICKERING])
     @pytest.mark.parametrize("arm", ["lstm-privileged", "lstm-prev-action-privileged"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
 
 from thrust_pomdp import (
     RecurrentPPO,
+    StatefulActor,
     VecNormalizeVisible,
     VecPreviousAction,
     VecPreviousReward,
@@ -22,6 +24,9 @@ from thrust_pomdp import (
     make_vec_env,
 )
 from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
+from thrust_pomdp.inside import look_inside
+from thrust_pomdp.vec.privileged import layers_like
+from thrust_pomdp.vec.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 
@@ -34,6 +39,7 @@ OUTER: dict[str, Callable[[VecEnv], VecEnv]] = {
     "ending": lambda venv: VecEndingEpisodes(venv, 1000),
     "normalizer": lambda venv: VecNormalizeVisible(venv, norm_obs=False),
     "three": lambda venv: VecUnprivileged(VecPreviousReward(VecPreviousAction(venv))),
+    "stacked": lambda venv: VecStackedFrames(venv, 2),
     "around SB3's": lambda venv: VecUnprivileged(VecFrameStack(venv, 2)),
 }
 every_outer = pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
@@ -209,6 +215,72 @@ class TestCopies:
         copied.env.volume = 4
         assert copied.env.venv.volume == 4
         assert venv.volume == 1
+
+
+class TestMadeEnvironments:
+    """Whatever is outermost of what ``make_vec_env`` makes, the normaliser is set through it."""
+
+    SEEN: ClassVar[list[dict[str, Any]]] = [
+        {},
+        {"previous_action": True},
+        {"previous_reward": True},
+        {"frame_stack": 4},
+        {"previous_action": True, "previous_reward": True, "frame_stack": 3},
+    ]
+
+    @pytest.mark.parametrize("seen", SEEN)
+    @pytest.mark.parametrize("env_id", [FLICKERING, "CartPole-v1"])
+    def test_are_frozen(self, env_id: str, seen: dict[str, Any]) -> None:
+        venv = make_vec_env(env_id, 2, seed=0, normalize=True, **seen)
+        venv.reset()
+        venv.training = False
+        (normalizer,) = layers_like(venv, VecNormalizeVisible)
+        before = normalizer.obs_rms.count, normalizer.ret_rms.count
+        for _ in range(5):
+            venv.step(np.ones(2, dtype=np.int64))
+        assert (normalizer.obs_rms.count, normalizer.ret_rms.count) == before
+
+    def test_show_the_frames_of_sb3s_stack(self) -> None:
+        ours = make_vec_env(FLICKERING, 3, seed=0, frame_stack=3)
+        theirs = VecFrameStack(make_vec_env(FLICKERING, 3, seed=0), 3)
+        assert ours.observation_space == theirs.observation_space
+        assert ours.reset().tobytes() == theirs.reset().tobytes()
+        for step in range(60):
+            one, other = (venv.step(np.full(3, step // 2 % 2)) for venv in (ours, theirs))
+            assert one[0].tobytes() == other[0].tobytes()
+            for mine, info in zip(one[3], other[3], strict=True):
+                final = [one.get("terminal_observation") for one in (mine, info)]
+                np.testing.assert_array_equal(*final)
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+    def test_are_copied_with_their_stack(self, duplicate: Callable[[Any], Any]) -> None:
+        venv = VecStackedFrames(Untouched(envs()), 3)
+        venv.reset()
+        other = duplicate(venv)
+        other.volume = 3
+        assert (venv.venv.volume, other.venv.volume) == (1, 3)
+        actions = np.ones(2, dtype=np.int64)
+        assert other.step(actions)[0].tobytes() == venv.step(actions)[0].tobytes()
+
+    def test_are_evaluated_looked_into_and_acted_in(self) -> None:
+        venv, other = (
+            make_vec_env(FLICKERING, 2, seed=seed, normalize=True, frame_stack=3) for seed in (0, 1)
+        )
+        other.training = False
+        model = RecurrentPPO("MlpLstmPolicy", venv, n_steps=16, batch_size=16, seed=0)
+        model.learn(32, callback=EvalCallback(other, eval_freq=16, n_eval_episodes=1, verbose=0))
+        count = other.obs_rms.count
+        assert count > 1  # copied, and no more
+        assert look_inside(model, other, 20).observations.shape == (20, 2, 12)
+        assert other.obs_rms.count == count
+        actor, raw = StatefulActor.like(model, other, deterministic=True), other.unwrapped
+        shown, state, starts = other.reset(), None, np.ones(2, dtype=bool)
+        for _ in range(30):
+            obs = other.get_original_obs()
+            mine = actor.act(obs, starts, blanked=raw.blanked)
+            actions, state = model.predict(shown, state, starts, deterministic=True)
+            assert mine.tolist() == actions.tolist()
+            shown, _, starts, _ = other.step(actions)
 
 
 class Untouched(VecUnprivileged):

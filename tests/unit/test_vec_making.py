@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import WrapperSpec
 from stable_baselines3.common import env_util
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from thrust_pomdp import (
     GymnasiumVecEnv,
@@ -23,10 +23,11 @@ from thrust_pomdp import (
 from thrust_pomdp.envs import cartpole, cartpole_vector, popgym_cartpole, tmaze, tmaze_vector
 from thrust_pomdp.registration import ENVIRONMENTS
 from thrust_pomdp.vec.previous import layers
+from thrust_pomdp.vec.stacked import VecStackedFrames
 from thrust_pomdp.vec.substitutes import against_native_vector
 
 FLICKERING = "FlickeringCartPole-v0"
-ALL = [VecFrameStack, VecPreviousReward, VecPreviousAction, VecNormalizeVisible]
+ALL = [VecStackedFrames, VecPreviousReward, VecPreviousAction, VecNormalizeVisible]
 
 
 class TestWhatAgentsSee:
@@ -47,7 +48,7 @@ class TestWhatAgentsSee:
             ({"normalize": {"norm_reward": False, "clip_obs": 3.0}}, VecNormalizeVisible),
             ({"previous_action": True}, VecPreviousAction),
             ({"previous_reward": True}, VecPreviousReward),
-            ({"frame_stack": 2}, VecFrameStack),
+            ({"frame_stack": 2}, VecStackedFrames),
         ],
     )
     def test_is_only_what_is_asked_for(self, arguments: dict[str, Any], kind: type) -> None:

@@ -9,13 +9,14 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common import env_util
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.our_tasks import find_spec
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
+from thrust_pomdp.vec.stacked import VecStackedFrames
 from thrust_pomdp.vec.substitutes import against_native_vector, render_mode_of, time_limit_of
 
 
@@ -128,7 +129,7 @@ def layered(
         venv = VecPreviousAction(venv)
     if check_flag("previous_reward", previous_reward):
         venv = VecPreviousReward(venv)
-    return VecFrameStack(venv, frame_stack) if frame_stack > 1 else venv
+    return VecStackedFrames(venv, frame_stack) if frame_stack > 1 else venv
 
 
 def _native(
