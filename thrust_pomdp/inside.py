@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,8 +26,11 @@ from thrust_pomdp.maskable.masks import (
 )
 from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
 from thrust_pomdp.policies import RecurrentActorCriticPolicy
+from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.resuming import lent_statistics
 from thrust_pomdp.vec.previous import layers, original_rewards
+from thrust_pomdp.vec.privileged import VecPrivilegedInfo
 from thrust_pomdp.visible import key_flags
 
 Array = NDArray[Any]
@@ -94,8 +97,10 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
 
     The environment is reset first and left where it is in the end, so use another than one on which
     training is to go on. Memory is carried as it must be: zero at each episode's start,
-    never cut inside an episode. A ``VecNormalize`` around the environment keeps its statistics. A
-    model that was trained with action masks gets them from the environment here too.
+    never cut inside an episode. A ``VecNormalize`` or ``VecPrivilegedInfo`` around the environment
+    keeps its statistics; a fresh ``VecPrivilegedInfo`` shows the critic what those of the model's
+    environment would. A model that was trained with action masks gets them from the environment
+    here too.
 
     >>> import thrust_pomdp
     >>> env = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs=2, normalize=True)
@@ -123,8 +128,15 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
     uses_masks = _uses_masks(model, policy)
     if uses_masks and not is_masking_supported(venv):
         raise missing_action_masks(venv)
-    with frozen_statistics(venv), th.no_grad():
+    with _as_trained(model, venv), frozen_statistics(venv), th.no_grad():
         return _trace(list(_steps(policy, venv, n_steps, deterministic, uses_masks)))
+
+
+def _as_trained(model: Any, venv: VecEnv) -> AbstractContextManager[None]:
+    """Show a critic what a fresh ``VecPrivilegedInfo`` would show it otherwise scaled."""
+    if not isinstance(model, RecurrentPPO):
+        return nullcontext()  # a policy alone, of which nothing more is known
+    return lent_statistics(venv, model.privileged_statistics(), model.num_timesteps > 0)
 
 
 def _uses_masks(model: Any, policy: RecurrentActorCriticPolicy) -> bool:
@@ -155,7 +167,10 @@ def _check_fits(policy: RecurrentActorCriticPolicy, venv: VecEnv) -> None:
 @contextmanager
 def frozen_statistics(venv: VecEnv) -> Iterator[None]:
     """Keep the statistics of all normalisers around a VecEnv as they are."""
-    normalizers = [layer for layer in layers(venv) if isinstance(layer, VecNormalize)]
+    # From the outside in: the switch of a VecPrivilegedInfo is for those inside, too.
+    normalizers = [
+        layer for layer in layers(venv) if isinstance(layer, (VecNormalize, VecPrivilegedInfo))
+    ]
     before = [normalizer.training for normalizer in normalizers]
     for normalizer in normalizers:
         normalizer.training = False

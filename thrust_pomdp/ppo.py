@@ -671,6 +671,11 @@ class RecurrentPPO(OnPolicyAlgorithm):
         super().set_env(env, force_reset)
         self._give_statistics()
 
+    def privileged_statistics(self) -> PrivilegedStatistics:
+        """Return what is known of the statistics that the critic was trained on, by key."""
+        self._take_statistics()
+        return self._privileged_statistics or {}
+
     def _take_statistics(self) -> None:
         if self.env is not None and (known := statistics_of(self.env)):
             self._privileged_statistics = {**(self._privileged_statistics or {}), **known}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,12 +40,15 @@ def statistics_of(env: VecEnv) -> PrivilegedStatistics:
     }
 
 
-def give_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) -> None:
+def give_statistics(
+    env: VecEnv, saved: PrivilegedStatistics, is_trained: bool, stacklevel: int = 4
+) -> None:
     """Give an environment the statistics that it lacks; what its owner gave it is left.
 
     :param env: the environment to go on with
     :param saved: what :func:`statistics_of` collected
     :param is_trained: warn if there are none, since the critic was trained on others
+    :param stacklevel: of the warning
     """
     fresh = [layer for layer in layers_like(env, VecPrivilegedInfo) if layer.has_fresh_statistics]
     for layer in fresh:
@@ -57,5 +62,20 @@ def give_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) 
             "none: save those of the training environment with "
             "VecPrivilegedInfo.save_statistics(), and give them to this one with "
             "load_statistics() before you load the model or set its environment",
-            stacklevel=4,  # the line that loads the model or sets its environment
+            stacklevel=stacklevel,  # the line that loads the model or sets its environment
         )
+
+
+@contextmanager
+def lent_statistics(
+    env: VecEnv, saved: PrivilegedStatistics, is_trained: bool, stacklevel: int = 5
+) -> Iterator[None]:
+    """Show a critic meanwhile the numbers that it was trained on; see :func:`give_statistics`."""
+    layers = layers_like(env, VecPrivilegedInfo)
+    before = [(layer, layer.moments()) for layer in layers if layer.has_fresh_statistics]
+    give_statistics(env, saved, is_trained, stacklevel)
+    try:
+        yield
+    finally:
+        for layer, moments in before:
+            layer.take_moments(moments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecEnvWrapper,
+    VecFrameStack,
+    VecNormalize,
+)
 
 from thrust_pomdp import (
     MaskableRecurrentPPO,
@@ -24,9 +32,12 @@ from thrust_pomdp import (
     VecPreviousAction,
     VecPrivilegedInfo,
     VecUnprivileged,
+    look_inside,
     make_vec_env,
     wrappers,
 )
+from thrust_pomdp.experiment.vec_envs import VecScaleReward
+from thrust_pomdp.inside import frozen_statistics
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.privileged import layers_like
 
@@ -395,6 +406,145 @@ class TestEvaluating:
         callback = EvalCallback(evaluation, n_eval_episodes=2, eval_freq=8, verbose=0)
         model.learn(8 * N_ENVS, callback=callback)
         assert callback.last_mean_reward > 0
+
+
+def counts(venv: VecEnv) -> list[float]:
+    """How much the statistics of each layer have seen, from the outside in."""
+    found = []
+    while isinstance(venv, VecEnvWrapper):
+        if isinstance(venv, VecPrivilegedInfo):
+            found.append(venv.statistics.count)
+        elif isinstance(venv, VecNormalize):
+            found += [venv.obs_rms.count, venv.ret_rms.count]
+        venv = venv.venv
+    return found
+
+
+def five_steps(venv: VecEnv) -> VecEnv:
+    venv.reset()
+    for _ in range(5):
+        venv.step(np.ones(venv.num_envs, dtype=np.int64))
+    return venv
+
+
+#: What may lie around it and in it.
+STACKS: dict[str, Callable[[VecEnv], VecEnv]] = {
+    "alone": VecPrivilegedInfo,
+    "around our normaliser": lambda venv: VecPrivilegedInfo(VecNormalizeVisible(venv)),
+    "around SB3's": lambda venv: VecPrivilegedInfo(VecNormalize(venv)),
+    "further out": lambda venv: VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(venv))),
+    "with a layer around it": lambda venv: VecScaleReward(
+        VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(venv))), 0.5
+    ),
+    "twice": lambda venv: VecPrivilegedInfo(
+        VecPrivilegedInfo(VecNormalizeVisible(venv)), "blanked"
+    ),
+}
+every_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+
+
+class TestTheTrainingSwitch:
+    @every_stack
+    def test_freezes_all_statistics_and_thaws_them(self, stack: Callable[[VecEnv], VecEnv]) -> None:
+        venv = five_steps(stack(native()))
+        before = counts(venv)
+        assert min(before) > 1
+        assert venv.training
+        venv.training = False
+        assert counts(five_steps(venv)) == before
+        assert not venv.training
+        venv.training = True
+        assert min(np.subtract(counts(five_steps(venv)), before)) > 0
+
+    def test_of_a_normaliser_inside_is_its_own(self) -> None:
+        venv = five_steps(VecPrivilegedInfo(VecNormalizeVisible(native())))
+        venv.venv.training = False
+        before = counts(venv)
+        after = counts(five_steps(venv))
+        assert after[0] > before[0]
+        assert after[1:] == before[1:]
+
+    def test_can_be_given_to_the_constructor(self) -> None:
+        venv = five_steps(VecPrivilegedInfo(VecNormalizeVisible(native()), training=False))
+        privileged, *normaliser = counts(venv)
+        assert privileged < 1 < min(normaliser)
+        assert venv.has_fresh_statistics
+        with pytest.raises(ValueError, match="training must be True or False, got 'no'"):
+            VecPrivilegedInfo(native(), training="no")
+
+    def test_scales_by_the_frozen_statistics(self) -> None:
+        venv = five_steps(VecPrivilegedInfo(native()))
+        venv.training = False
+        mean, std = venv.statistics.mean, np.sqrt(venv.statistics.var + 1e-8)
+        shown = venv.reset()["state"]
+        told = np.array([info["state"] for info in venv.unwrapped.reset_infos])
+        np.testing.assert_allclose(shown, np.clip((told - mean) / std, -10, 10), rtol=1e-6)
+
+    def test_is_in_copies(self) -> None:
+        venv = VecPrivilegedInfo(native(), training=False)
+        assert not copy.deepcopy(venv).training
+        del vars(venv)["_training"]  # of an earlier version
+        assert copy.deepcopy(venv).training
+
+
+@pytest.fixture(scope="module")
+def model() -> RecurrentPPO:
+    venv = VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(native())))
+    return RecurrentPPO(
+        "AsymmetricLstmPolicy", venv, n_steps=16, batch_size=16, seed=0,
+        policy_kwargs={"lstm_hidden_size": 8},
+    ).learn(64 * N_ENVS)  # fmt: skip
+
+
+class TestLookingInside:
+    @staticmethod
+    def other() -> VecEnv:
+        """Another environment with the normaliser's statistics copied, as users do."""
+        return VecPrivilegedInfo(VecPreviousAction(VecNormalizeVisible(native(2, 5))))
+
+    @every_stack
+    def test_keeps_statistics_and_switches(self, stack: Callable[[VecEnv], VecEnv]) -> None:
+        venv = five_steps(stack(native()))
+        before = counts(venv)
+        venv.unwrapped.seed(0)
+        with frozen_statistics(venv):
+            five_steps(venv)
+        assert counts(venv) == before
+        assert min(np.subtract(counts(five_steps(venv)), before)) > 0
+        venv.training = False
+        with frozen_statistics(venv):
+            pass
+        assert not venv.training
+
+    def test_restores_a_normaliser_that_was_frozen_alone(self) -> None:
+        venv = VecPrivilegedInfo(VecNormalizeVisible(native(), training=False))
+        with frozen_statistics(venv):
+            assert (venv.training, venv.venv.training) == (False, False)
+        assert (venv.training, venv.venv.training) == (True, False)
+
+    def test_shows_the_critic_of_a_fresh_environment_what_it_was_trained_on(self, model) -> None:
+        fresh, given = self.other(), self.other()
+        given.take_moments(model.env.moments())
+        for env in (fresh, given):
+            env.obs_rms = model.env.obs_rms
+        traces = [look_inside(model, env, 30, deterministic=True) for env in (fresh, given)]
+        assert traces[0].values.tobytes() == traces[1].values.tobytes()
+        assert fresh.has_fresh_statistics
+        assert given.moments() == model.env.moments()
+
+    def test_of_a_loaded_model_shows_it_too(self, model, tmp_path) -> None:
+        model.save(tmp_path / "model.zip")
+        loaded = RecurrentPPO.load(tmp_path / "model.zip")
+        traces = [look_inside(one, self.other(), 9, deterministic=True) for one in (model, loaded)]
+        assert traces[0].values.tobytes() == traces[1].values.tobytes()
+
+    def test_says_so_where_nobody_knows_it(self, model, tmp_path) -> None:
+        model.save(tmp_path / "model.zip")
+        loaded = RecurrentPPO.load(tmp_path / "model.zip")
+        loaded._privileged_statistics = None
+        with pytest.warns(UserWarning, match="start anew") as warned:
+            look_inside(loaded, self.other(), 2)
+        assert warned[0].filename == __file__
 
 
 class PlainLoop(BaseCallback):

@@ -56,7 +56,7 @@ class VecLayer(VecEnvWrapper, metaclass=_Whole):
     _keeps_all = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        owner = None if self._is_own(name) else _owner(vars(self).get("venv"), name)
+        owner = None if self._is_own(name) else owner_of(vars(self).get("venv"), name)
         if owner is None:
             super().__setattr__(name, value)
             return
@@ -82,7 +82,7 @@ class VecLayer(VecEnvWrapper, metaclass=_Whole):
         self.class_attributes = dict(inspect.getmembers(type(self)))
 
 
-def _owner(venv: VecEnv | None, name: str) -> VecEnv | None:
+def owner_of(venv: VecEnv | None, name: str) -> VecEnv | None:
     """Find what has an attribute, from the outside in; None if nothing does."""
     layer: Any = venv
     while isinstance(layer, VecEnvWrapper):

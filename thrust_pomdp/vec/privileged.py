@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
-from thrust_pomdp.vec.layer import VecLayer
+from thrust_pomdp.vec.layer import VecLayer, owner_of
 from thrust_pomdp.vec.previous import layers
 from thrust_pomdp.vec.step_infos import Infos, StepInfos
 from thrust_pomdp.visible import update
@@ -83,9 +83,12 @@ class VecPrivilegedInfo(VecUnprivileged):
         shape of the first one told, for which the environments are reset if they have not been
     :param normalize: scale a ``Box`` that is no image to mean 0 and variance 1
     :param clip: bound of what is normalised
+    :param training: update the statistics
     :raises ValueError: for a key that is taken or that the environments do not tell, or a space
         that it does not fit
     """
+
+    _training = True
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class VecPrivilegedInfo(VecUnprivileged):
         space: spaces.Space[Any] | None = None,
         normalize: bool = True,
         clip: float = 10.0,
+        training: bool = True,
     ) -> None:
         if not isinstance(venv, VecEnv):
             raise ValueError(f"venv must be a VecEnv, got {venv!r}")
@@ -108,6 +112,7 @@ class VecPrivilegedInfo(VecUnprivileged):
         self.privileged_key = key
         self._told_space = _told_space(venv, key) if space is None else _checked_space(space)
         self._clip = check_positive("clip", clip)
+        self._training = check_flag("training", training)
         #: Running mean and variance of what is normalised; None where nothing is.
         self.statistics: RunningMeanStd | None = None
         shown = self._told_space
@@ -116,6 +121,29 @@ class VecPrivilegedInfo(VecUnprivileged):
             shown = spaces.Box(-self._clip, self._clip, shown.shape, np.float32)
         super().__init__(venv, observation_space=spaces.Dict([*parts.items(), (key, shown)]))
         self._fresh_moments = self.moments()
+
+    @property
+    def training(self) -> bool:
+        """Whether the statistics follow what is told.
+
+        It is set to False to evaluate, and nothing that is seen then shall move: a normaliser
+        inside is set likewise.
+        """
+        return self._training
+
+    @training.setter
+    def training(self, training: bool) -> None:
+        inside: Any = owner_of(self.venv, "training")
+        if inside is not None:
+            getattr(self.venv, "training")  # noqa: B009  raises where it is ambiguous
+            inside.training = training
+        self._training = training
+
+    def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
+        """Say whether an attribute hides another; the switch hides none, it is for all of them."""
+        if name == "training" and not already_found:
+            return None
+        return super().getattr_depth_check(name, already_found)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments."""
@@ -174,7 +202,7 @@ class VecPrivilegedInfo(VecUnprivileged):
 
     def _observe(self, told: Array) -> Array:
         """Update the statistics with what is told of a batch of frames, and scale it."""
-        if self.statistics is not None:
+        if self.statistics is not None and self._training:
             update(self.statistics, told)
         return self._scaled(told)
 
