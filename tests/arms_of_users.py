@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN
 from stable_baselines3.common.vec_env import VecEnv
+
+from thrust_pomdp import MaskableRecurrentPPO
 
 
 def a2c(env: VecEnv, seed: int, **hyperparameters: Any) -> A2C:
@@ -14,6 +17,17 @@ def a2c(env: VecEnv, seed: int, **hyperparameters: Any) -> A2C:
 
 def dqn(env: VecEnv, seed: int) -> DQN:
     return DQN("MlpPolicy", env, seed=seed, device="cpu", learning_starts=100, buffer_size=1000)
+
+
+def maskable(env: VecEnv, seed: int) -> MaskableRecurrentPPO:
+    return MaskableRecurrentPPO(
+        "MlpLstmPolicy", env, n_steps=8, batch_size=8, seed=seed, device="cpu",
+        policy_kwargs={"lstm_hidden_size": 8},
+    )  # fmt: skip
+
+
+def maskable_without_memory(env: VecEnv, seed: int) -> MaskablePPO:
+    return MaskablePPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=seed, device="cpu")
 
 
 def takes_some(env: VecEnv, seed: int, n_steps: int = 5, policy_kwargs: Any = None) -> A2C:

@@ -10,17 +10,22 @@ import pickle
 import random
 import time
 
+import arms_of_users
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from gymnasium.envs.registration import EnvSpec
+from maskable_envs import ChangingMaskEnv
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.vec_env import unwrap_vec_normalize
+from stable_baselines3.common.vec_env import DummyVecEnv, unwrap_vec_normalize
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
-from thrust_pomdp.experiment import report, training, vec_envs
+from thrust_pomdp.experiment import report, training, vec_envs, watching
 from thrust_pomdp.experiment.arms import ARMS, find_arm
 from thrust_pomdp.experiment.progress import undisturbed
 from thrust_pomdp.experiment.recipes import recipe_for
+from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.runs import curve_text
 from thrust_pomdp.experiment.stopwatch import Stopwatch
 from thrust_pomdp.experiment.training import (
@@ -33,6 +38,7 @@ from thrust_pomdp.experiment.training import (
     run,
 )
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
+from thrust_pomdp.maskable.evaluation import acts_by_masks
 from thrust_pomdp.reference import LADDER
 
 TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
@@ -248,6 +254,46 @@ class TestEvaluationsThatCannotBe:
                       hyperparams=recipe)  # fmt: skip
         with pytest.raises(ValueError, match="returns of evaluation episodes must be finite"):
             run(one)
+
+
+class FencedEnv(ChangingMaskEnv):
+    """Another mask at every step; what is forbidden raises."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(7, gym.spaces.Discrete(4))
+
+
+class TestArmsThatActByMasks:
+    ENV = "Fenced-v0"
+
+    @pytest.fixture(autouse=True)
+    def _registered(self, monkeypatch):
+        monkeypatch.setitem(gym.registry, self.ENV, EnvSpec(self.ENV, FencedEnv))
+
+    @pytest.mark.parametrize("arm", ["maskable", "maskable_without_memory"])
+    def test_are_evaluated_by_masks_during_training_and_at_its_end(self, arm, tmp_path):
+        recipe = {"n_timesteps": 32, "n_envs": 2, "normalize": True}
+        one = RunSpec(f"arms_of_users:{arm}", self.ENV, 0, {}, None, 3, 4, evaluations=1,
+                      hyperparams=recipe)  # fmt: skip
+        found = run(one, save_to=tmp_path / one.name)
+        assert (len(found.deterministic), len(found.stochastic)) == (3, 4)
+        assert len(found.evaluations) == 1
+        save_result(found, tmp_path / f"{one.name}.json")
+        # And are played by masks from their files.
+        env = FencedEnv()
+        actor = watching.run_actor(env, watching.find_run(tmp_path / one.name), False)
+        lengths = []
+        watching.play(env, actor, 3, 100, 0, lambda length, total: lengths.append(length))
+        assert lengths == [7, 7, 7]
+
+    def test_of_others_that_take_none_act_without(self):
+        env = DummyVecEnv([FencedEnv])
+        taking = arms_of_users.maskable(env, 0)
+        assert acts_by_masks(taking, env)
+        assert not acts_by_masks(taking, DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+        assert not acts_by_masks(arms_of_users.a2c(env, 0), env)
+        taking.use_masking = False
+        assert not acts_by_masks(taking, env)
 
 
 class TestFiles:

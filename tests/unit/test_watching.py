@@ -12,11 +12,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import sb3_contrib
+from maskable_envs import changing_masks
 from PIL import Image
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from thrust_pomdp import RecurrentPPO, StatefulActor, VecNormalizeVisible, make_vec_env
+from thrust_pomdp import (
+    MaskableRecurrentPPO,
+    RecurrentPPO,
+    StatefulActor,
+    VecNormalizeVisible,
+    make_vec_env,
+)
 from thrust_pomdp.experiment import films, watching
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runner import save_result
@@ -118,6 +125,20 @@ class TestPlaying:
         watching.play(env, actor, 2, 1000, 0, lambda length, total: lengths.append((length, total)))
         assert len(lengths) == 2
         assert all(length == total >= 8 for length, total in lengths)
+
+    def test_models_with_masks_are_loaded_with_them_or_refused(self, tmp_path: Path) -> None:
+        env = changing_masks(7)
+        ours = MaskableRecurrentPPO("MlpLstmPolicy", env, batch_size=8, n_steps=8)
+        sb3_contrib.MaskablePPO("MlpPolicy", env, batch_size=8, n_steps=8).save(tmp_path / "theirs")
+        for name in ("fresh", "trained"):
+            ours.save(tmp_path / name)
+            assert type(watching.load_model(tmp_path / f"{name}.zip")) is MaskableRecurrentPPO
+            (single,) = changing_masks(7).envs
+            actor = watching.model_actor(single, tmp_path / f"{name}.zip", None, False)
+            watching.play(single, actor, 5, 100, 0)  # what is forbidden raises
+            ours.learn(16)
+        with pytest.raises(ValueError, match="or MaskableRecurrentPPO, .* got .*theirs.zip"):
+            watching.load_model(tmp_path / "theirs.zip")
 
     def test_it_stops_after_so_many_steps_and_reports_what_was_cut(self) -> None:
         env = Recorder(gym.make(FLICKERING))

@@ -15,7 +15,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
@@ -33,6 +32,7 @@ from thrust_pomdp.experiment.vec_envs import (
     make_evaluation_env,
     make_training_env,
 )
+from thrust_pomdp.maskable.evaluation import acts_by_masks, evaluate_policy
 
 __all__ = [
     "CURVE_EPISODES",
@@ -133,12 +133,17 @@ def play_fresh(
 
 
 def play(model: BaseAlgorithm, env: VecEnv, n_episodes: int, deterministic: bool) -> list[float]:
-    """Return the returns of fresh episodes.
+    """Return the returns of fresh episodes, acting by masks where training did.
 
     :raises ValueError: if one is infinite or no number: nothing could be said of such an arm
     """
     returns, _ = evaluate_policy(
-        model, env, n_episodes, deterministic=deterministic, return_episode_rewards=True
+        model,
+        env,
+        n_episodes,
+        deterministic=deterministic,
+        return_episode_rewards=True,
+        use_masking=acts_by_masks(model, env),
     )
     assert isinstance(returns, list)
     if not np.isfinite(returns).all():

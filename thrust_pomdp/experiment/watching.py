@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import zipfile
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium as gym
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
@@ -21,6 +24,10 @@ from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runs import RunSpec, load_result
 from thrust_pomdp.experiment.vec_envs import as_trained
 from thrust_pomdp.interop import from_sb3_contrib
+from thrust_pomdp.maskable.evaluation import acts_by_masks
+from thrust_pomdp.maskable.masks import get_action_masks
+from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
+from thrust_pomdp.maskable.ppo import MaskableRecurrentPPO
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.reference import Controller, controllers
 from thrust_pomdp.seeing import load_normalizer
@@ -81,10 +88,11 @@ class ModelActor:
     """Acts for a saved model, with its memory, and sees what it saw in training.
 
     :param actor: takes raw observations
+    :param masks: returns what may be done now; None for a model that takes no masks
     """
 
-    def __init__(self, actor: StatefulActor) -> None:
-        self._actor = actor
+    def __init__(self, actor: StatefulActor, masks: Callable[[], Any] | None = None) -> None:
+        self._actor, self._masks = actor, masks
 
     def reset(self) -> None:
         """Forget everything: an episode starts."""
@@ -92,7 +100,9 @@ class ModelActor:
 
     def act(self, obs: Any, reward: float | None, info: Info) -> Any:
         """Return the model's action."""
-        return self._actor.act(obs, reward=reward, blanked=info.get("blanked"))
+        masks = None if self._masks is None else self._masks()
+        blanked = info.get("blanked")
+        return self._actor.act(obs, reward=reward, blanked=blanked, action_masks=masks)
 
 
 def make_env(env_id: str, human: bool, env_kwargs: dict[str, Any]) -> Env:
@@ -146,6 +156,8 @@ def play(
 def load_model(path: Path) -> BaseAlgorithm:
     """Load a model saved by our or sb3_contrib's ``RecurrentPPO``, or by SB3's ``PPO``.
 
+    Ours may be the one with action masks too.
+
     .. warning::
         A saved model contains pickles, which can run any code when they are loaded: load only what
         you trust.
@@ -160,15 +172,22 @@ def load_model(path: Path) -> BaseAlgorithm:
     except (zipfile.BadZipFile, KeyError, ValueError):
         raise ValueError(f"model must be a zip file saved by model.save(), got {path}") from None
     if "window_state" in names:
-        return RecurrentPPO.load(path, device="cpu")
+        is_maskable = issubclass(_policy_class(path), MaskableRecurrentActorCriticPolicy)
+        ours = MaskableRecurrentPPO if is_maskable else RecurrentPPO
+        return ours.load(path, device="cpu")
     if "_last_lstm_states" in names:
         return from_sb3_contrib(path, device="cpu")
-    if "clip_range" in names:
+    if "clip_range" in names and issubclass(_policy_class(path), ActorCriticPolicy):
         return PPO.load(path, device="cpu")
     raise ValueError(
-        "model must be saved by thrust_pomdp.RecurrentPPO, sb3_contrib.RecurrentPPO or "
-        f"stable_baselines3.PPO, got {path}"
+        "model must be saved by thrust_pomdp.RecurrentPPO or MaskableRecurrentPPO, "
+        f"sb3_contrib.RecurrentPPO or stable_baselines3.PPO, got {path}"
     )
+
+
+def _policy_class(path: Path) -> Any:
+    data, _, _ = load_from_zip_file(path, device="cpu")
+    return (data or {})["policy_class"]
 
 
 def model_actor(
@@ -216,7 +235,8 @@ def _actor_in(
         actor = StatefulActor.like(model, venv, deterministic)
     except ValueError as error:
         raise ValueError(f"{model_path} does not fit the environment: {error}") from None
-    return ModelActor(actor)
+    masks = functools.partial(get_action_masks, venv) if acts_by_masks(model, venv) else None
+    return ModelActor(actor, masks)
 
 
 def _load_normalizer(path: Path, venv: Any) -> VecNormalize:

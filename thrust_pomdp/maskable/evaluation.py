@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,16 @@ from thrust_pomdp.maskable.masks import (
     is_masking_supported,
     missing_action_masks,
 )
+
+
+def acts_by_masks(model: Any, env: gym.Env[Any, Any] | VecEnv) -> bool:
+    """Tell whether a model takes action masks, and an environment tells some.
+
+    :param model: anything with SB3's ``predict``, of whatever library
+    :param env: where it is to act
+    """
+    takes = "action_masks" in inspect.signature(model.predict).parameters
+    return takes and getattr(model, "use_masking", True) and is_masking_supported(env)
 
 
 class _WithMasks:
