@@ -636,6 +636,11 @@ class TestLookingIntoSingleEnvironments:
             assert venv.get_attr("mark", indices=1) == [5]
             with pytest.raises(AttributeError):
                 venv.get_attr("mark", indices=0)
+            assert venv.env_method("has_wrapper_attr", "mark") == [False, True, False]
+            for force, done in ((False, False), (True, True)):
+                said = venv.env_method("set_wrapper_attr", "other", 1, force=force, indices=2)
+                assert said == [done]
+            assert venv.get_attr("other", indices=2) == [1]
 
     def test_states_are_those_of_single_environments(self) -> None:
         ours, theirs = (

@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sensor_envs import OBSERVATIONS
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
 from vectors import assert_same
 
 import thrust_pomdp
+from thrust_pomdp import GymnasiumVecEnv
 from thrust_pomdp.wrappers import (
     ElementDropoutObservation,
+    ExposeObservation,
     FlickerObservation,
     MaskObservation,
+    NormalizeVisibleObservation,
     PreviousActionObservation,
     PreviousRewardObservation,
 )
@@ -129,3 +135,63 @@ class TestSpecThroughJson:
         envs = gym.make_vec("CartPole-v1", 3, "sync", wrappers=[FlickerObservation])
         native = gym.make_vec("FlickeringCartPole-v0", 3)
         assert_same(envs.reset(seed=0), native.reset(seed=0))
+
+
+OUTER = {
+    "expose": lambda env: ExposeObservation(env, "raw"),
+    "mask": lambda env: MaskObservation(env, drop=[1]),
+    "Gymnasium's": lambda env: gym.wrappers.TimeLimit(env, 100),
+    "SB3's": Monitor,
+    **WRAPPERS,
+}
+
+
+class TestSettingsOfAWrapperInside:
+    """Gymnasium's convention, which ours keep: ``set_wrapper_attr`` goes where a name is."""
+
+    @staticmethod
+    def frozen(env: gym.Env, normalizer: NormalizeVisibleObservation) -> bool:
+        count = normalizer.obs_rms.count
+        env.reset(seed=0)
+        env.step(0)
+        return normalizer.obs_rms.count == count
+
+    @pytest.mark.parametrize("outer", OUTER)
+    def test_are_set_through_whatever_is_outside(self, outer: str) -> None:
+        normalizer = NormalizeVisibleObservation(gym.make("CartPole-v1"))
+        env = OUTER[outer](normalizer)
+        assert not self.frozen(env, normalizer)
+        assert env.set_wrapper_attr("update_running_mean", False)
+        assert (
+            env.get_wrapper_attr("update_running_mean") is normalizer.update_running_mean is False
+        )
+        assert "update_running_mean" not in vars(env)
+        assert self.frozen(env, normalizer)
+
+    @pytest.mark.parametrize("outer", OUTER)
+    def test_are_not_set_by_assigning_to_what_is_outside(self, outer: str) -> None:
+        """As with Gymnasium's own ``NormalizeObservation``."""
+        for kind in (NormalizeVisibleObservation, gym.wrappers.NormalizeObservation):
+            normalizer = kind(gym.make("CartPole-v1"))
+            env = OUTER[outer](normalizer)
+            env.update_running_mean = False
+            assert normalizer.update_running_mean
+
+    def test_are_set_through_vectorised_environments(self) -> None:
+        def make_one() -> gym.Env:
+            return Monitor(NormalizeVisibleObservation(gym.make("CartPole-v1")))
+
+        ours = GymnasiumVecEnv(
+            SyncVectorEnv([make_one] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+        )
+        ours.set_attr("update_running_mean", False)
+        theirs = DummyVecEnv([make_one] * 2)
+        theirs.env_method("set_wrapper_attr", "update_running_mean", False)
+        for venv in (ours, theirs):
+            assert venv.get_attr("update_running_mean") == [False, False]
+            before = [one.count for one in venv.get_attr("obs_rms")]
+            venv.reset()
+            venv.step(np.zeros(2, dtype=np.int64))
+            assert [one.count for one in venv.get_attr("obs_rms")] == before
+        ours.set_attr("note", 5, indices=1)  # of nobody: the outermost wrapper's
+        assert vars(envs.envs[1])["note"] == 5

@@ -71,6 +71,23 @@ class EnvOfVector(ABC):
         """Read an attribute, as from a wrapped single environment."""
         return getattr(self, name)
 
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Tell whether it has an attribute, as a wrapped single environment does."""
+        return hasattr(self, name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute, as through a wrapped single environment; tell whether it was set.
+
+        :param name: its name
+        :param value: its value
+        :param force: set it where there is none of the name, too
+        :raises AttributeError: for what all environments of the vector share
+        """
+        if force or hasattr(self, name):
+            setattr(self, name, value)
+            return True
+        return False
+
     def __getattr__(self, name: str) -> Any:
         # Private names first: while it is being copied this object has no vector environment yet.
         if not name.startswith("_") and name not in self.not_shared:

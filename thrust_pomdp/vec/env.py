@@ -252,12 +252,15 @@ class GymnasiumVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of some environments, all by default, to one value.
 
+        It is set where :meth:`get_attr` reads it: on the wrapper that has it, or on the outermost
+        where none has.
+
         :raises AttributeError: if they cannot be looked into
         """
         envs, base = self._single_envs(indices), self._base
         if envs is not None:
             for env in envs:
-                setattr(env, attr_name, value)
+                env.set_wrapper_attr(attr_name, value)
             return
         if not hasattr(base, "set_attr"):
             raise self._no_single_envs(f"attribute {attr_name!r} cannot be set")

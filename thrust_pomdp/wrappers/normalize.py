@@ -39,6 +39,13 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     them for evaluation.
 
     .. warning::
+        From outside of another wrapper freeze them by Gymnasium's
+        ``env.set_wrapper_attr("update_running_mean", False)``: what is assigned to a Gymnasium
+        wrapper is that wrapper's own, and freezes nothing inside. SB3's ``DummyVecEnv.set_attr``
+        assigns to the outermost wrapper likewise; with
+        ``venv.env_method("set_wrapper_attr", "update_running_mean", False)`` it gets there.
+
+    .. warning::
         Put it outside what blanks frames and inside whatever tells the agent something about
         itself, such as its last action: in here that would be erased on exactly the frames where it
         is needed. Stack or delay frames outside of it: ``info["blanked"]`` tells of the frame as it
