@@ -181,9 +181,8 @@ class TestSettingsOfAWrapperInside:
         def make_one() -> gym.Env:
             return Monitor(NormalizeVisibleObservation(gym.make("CartPole-v1")))
 
-        ours = GymnasiumVecEnv(
-            SyncVectorEnv([make_one] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-        )
+        envs = SyncVectorEnv([make_one] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+        ours = GymnasiumVecEnv(envs)
         ours.set_attr("update_running_mean", False)
         theirs = DummyVecEnv([make_one] * 2)
         theirs.env_method("set_wrapper_attr", "update_running_mean", False)
