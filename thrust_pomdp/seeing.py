@@ -134,7 +134,8 @@ class Stacked:
 def layer_of(wrapper: Any) -> Layer | None:
     """Return what a VecEnv's wrapper does to observations; None for one that leaves them alone.
 
-    Register a wrapper of your own::
+    Register a wrapper of your own, one that is derived from those known here too where it changes
+    what ``reset`` or ``step_wait`` returns::
 
         @thrust_pomdp.seeing.layer_of.register
         def _(wrapper: MyVecEnvWrapper) -> Layer | None:
@@ -142,8 +143,12 @@ def layer_of(wrapper: Any) -> Layer | None:
 
     :raises ValueError: for a wrapper of which it is not known
     """
+    raise _not_known(wrapper)
+
+
+def _not_known(wrapper: Any) -> ValueError:
     name = type(wrapper).__name__
-    raise ValueError(
+    return ValueError(
         f"env has a {name} around it, and what that does to observations is not known: act on what "
         "env itself returns, or tell it by thrust_pomdp.seeing.layer_of.register"
     )
@@ -158,7 +163,8 @@ def _unchanged(wrapper: Any) -> None:
     return None
 
 
-@layer_of.register
+@layer_of.register(VecNormalize)
+@layer_of.register(VecNormalizeVisible)
 def _normalized(wrapper: VecNormalize) -> Layer:
     return Normalized(wrapper)
 
@@ -189,8 +195,19 @@ def layers_of(env: VecEnv) -> list[Layer]:
     """
     if not isinstance(env, VecEnv):
         raise ValueError(f"env must be the VecEnv that the model was trained on, got {env!r}")
-    found = [layer_of(wrapper) for wrapper in layers(env)]
+    found = [_layer_of_known(wrapper) for wrapper in layers(env)]
     return [layer for layer in reversed(found) if layer is not None]
+
+
+def _layer_of_known(wrapper: Any) -> Layer | None:
+    """Return what a wrapper does, unless it does otherwise than the class it is known by."""
+    kind = type(wrapper)
+    known = next(base for base in kind.__mro__ if base in layer_of.registry)
+    for name in ("reset", "step_wait"):
+        replaced = getattr(kind, name, None) is not getattr(known, name, None)
+        if known is not object and (replaced or name in vars(wrapper)):
+            raise _not_known(wrapper)
+    return layer_of(wrapper)
 
 
 def standard_layers(

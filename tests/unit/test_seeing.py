@@ -30,14 +30,18 @@ from thrust_pomdp import (
     MaskObservation,
     RecurrentPPO,
     StatefulActor,
+    VecNormalizeVisible,
     VecPreviousAction,
     VecPreviousReward,
     VecPrivilegedInfo,
+    VecUnprivileged,
     make_vec_env,
     seeing,
 )
+from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
 from thrust_pomdp.vec.making import layered
 from thrust_pomdp.vec.previous import layers
+from thrust_pomdp.vec.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 SMALL = {"lstm_hidden_size": 8}
@@ -330,6 +334,63 @@ def make_dict_model(env: VecEnv) -> RecurrentPPO:
 def model() -> RecurrentPPO:
     env = make_vec_env(FLICKERING, 1, normalize=True, previous_action=True, previous_reward=True)
     return RecurrentPPO("MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=SMALL, seed=0)
+
+
+#: Wrappers of which it is known what they do to observations, and what makes one.
+KNOWN: dict[str, tuple[type, Callable[[Any, VecEnv], VecEnv]]] = {
+    "VecCheckNan": (VecCheckNan, lambda cls, venv: cls(venv)),
+    "VecMonitor": (VecMonitor, lambda cls, venv: cls(venv)),
+    "VecNormalize": (VecNormalize, lambda cls, venv: cls(venv)),
+    "VecNormalizeVisible": (VecNormalizeVisible, lambda cls, venv: cls(venv)),
+    "VecFrameStack": (VecFrameStack, lambda cls, venv: cls(venv, 2)),
+    "VecStackedFrames": (VecStackedFrames, lambda cls, venv: cls(venv, 2)),
+    "VecPreviousAction": (VecPreviousAction, lambda cls, venv: cls(venv)),
+    "VecPreviousReward": (VecPreviousReward, lambda cls, venv: cls(venv)),
+    "VecUnprivileged": (VecUnprivileged, lambda cls, venv: cls(venv)),
+    "VecPrivilegedInfo": (VecPrivilegedInfo, lambda cls, venv: cls(venv)),
+    "VecScaleReward": (VecScaleReward, lambda cls, venv: cls(venv, 2.0)),
+    "VecEndingEpisodes": (VecEndingEpisodes, lambda cls, venv: cls(venv, 100)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
+class TestWrappersDerivedFromKnownOnes:
+    """A subclass may show anything: it is not taken for the class that it comes from."""
+
+    def layers_of(self, name: str, change: Callable[[type], type]) -> list[Any]:
+        cls, make = KNOWN[name]
+        venv = make_vec_env(FLICKERING, 2, env_kwargs={"expose_state": True})
+        return seeing.layers_of(make(change(cls), venv))
+
+    @pytest.mark.parametrize("name", KNOWN)
+    @pytest.mark.parametrize("method", ["reset", "step_wait"])
+    def test_are_refused_where_they_show_something_else(self, name: str, method: str) -> None:
+        def change(cls: type) -> type:
+            return type("Mine", (cls,), {method: lambda self: getattr(cls, method)(self)})
+
+        with pytest.raises(ValueError, match="a Mine around it, and what that does"):
+            self.layers_of(name, change)
+
+    @pytest.mark.parametrize("name", KNOWN)
+    def test_are_known_where_they_show_the_same(self, name: str) -> None:
+        derived = self.layers_of(name, lambda cls: type("Mine", (cls,), {"note": 1}))
+        plain = self.layers_of(name, lambda cls: cls)
+        assert list(map(type, derived)) == list(map(type, plain))
+
+    def test_are_refused_where_an_object_was_changed(self) -> None:
+        venv = VecMonitor(make_vec_env(FLICKERING, 2))
+        venv.reset = lambda: 0.0 * venv.venv.reset()
+        with pytest.raises(ValueError, match="a VecMonitor around it, and what that does"):
+            StatefulActor.like(trained(make_vec_env(FLICKERING, 2)), venv)
+
+    def test_are_what_they_are_registered_for(self) -> None:
+        class Doubled(VecMonitor):
+            def step_wait(self) -> Any:
+                obs, *rest = super().step_wait()
+                return (2 * obs, *rest)
+
+        seeing.layer_of.register(Doubled, lambda wrapper: lambda obs, moment: 2 * obs)
+        assert len(seeing.layers_of(Doubled(make_vec_env(FLICKERING, 2)))) == 1
 
 
 class TestBadArguments:
