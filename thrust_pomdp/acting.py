@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     from thrust_pomdp.seeing import Layer
+
+
+#: Whether who calls ``predict`` keeps the memory: a first call without a state is no oversight.
+MEMORY_IS_KEPT: ContextVar[bool] = ContextVar("MEMORY_IS_KEPT", default=False)
 
 
 class _Predictor(Protocol):
@@ -160,11 +165,21 @@ class StatefulActor:
         elif blanked is not None:
             obs = self._blank(obs, blanked)
         masks = {} if action_masks is None else {"action_masks": action_masks}
-        predict: Any = self.model.predict
-        actions: NDArray[Any]
-        actions, self._state = predict(obs, self._state, episode_start, self.deterministic, **masks)
+        actions = self._predict(obs, episode_start, masks)
         if self._sight is not None:
             self._sight.remember(actions)
+        return actions
+
+    def _predict(self, obs: Any, episode_start: Any, masks: dict[str, Any]) -> NDArray[Any]:
+        predict: Any = self.model.predict
+        actions: NDArray[Any]
+        token = MEMORY_IS_KEPT.set(True)
+        try:
+            actions, self._state = predict(
+                obs, self._state, episode_start, self.deterministic, **masks
+            )
+        finally:
+            MEMORY_IS_KEPT.reset(token)
         return actions
 
     def _blank(self, obs: Any, blanked: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from typing import Any
+
+from thrust_pomdp.errors import warn_user
 
 #: Options of torch's recurrent layers that cannot work here, and why.
 _REFUSED_LSTM_KWARGS = {
@@ -125,9 +126,8 @@ def check_lstm_arguments(
             *first, last = map(repr, options)
             raise ValueError(f"lstm_kwargs takes {', '.join(first)} and {last}, got {key!r}")
         if key == "dropout" and value > 0 and n_lstm_layers > 1:
-            warnings.warn(
+            warn_user(
                 f"lstm_kwargs dropout={value} is active in training and not while collecting: "
                 "already the first pass over a window then computes other log-probabilities than "
-                "the ones the actions were drawn with, so PPO's ratio starts away from 1",
-                stacklevel=6,  # the line that makes the model
+                "the ones the actions were drawn with, so PPO's ratio starts away from 1"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +15,7 @@ from torch import nn
 
 from thrust_pomdp.asymmetric import CRITIC_ONLY, AsymmetricLstmPolicy, check_critic_only
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.observations import check_finite, named_parts
 from thrust_pomdp.policies import (
     RecurrentActorCriticCnnPolicy,
@@ -125,17 +125,39 @@ def check_privileged_keys(
 
 
 def _refuse_policy_class(policy_class: Any, name: str) -> None:
-    ancestors = getattr(policy_class, "__mro__", ())
-    if any(ancestor.__module__.startswith("sb3_contrib") for ancestor in ancestors):
+    theirs = [
+        ancestor.__name__
+        for ancestor in getattr(policy_class, "__mro__", ())
+        if ancestor.__module__.startswith("sb3_contrib")
+    ]
+    counterpart = next((_COUNTERPARTS[each] for each in theirs if each in _COUNTERPARTS), None)
+    if counterpart is None:
         raise ValueError(
-            f"policy is sb3_contrib's {name}, whose code cannot be run here: use the policy of the "
-            "same name from thrust_pomdp, and thrust_pomdp.from_sb3_contrib(path) to load a file "
-            "that was saved over there"
+            f"policy must be a recurrent policy, such as thrust_pomdp.MlpLstmPolicy, got {name}, "
+            "which has no memory"
+        )
+    if counterpart.startswith("Maskable"):
+        raise ValueError(
+            f"policy is sb3_contrib's {name}, which has no memory, and whose code cannot be run "
+            f"here: give MaskableRecurrentPPO thrust_pomdp.{counterpart}, which takes masks and "
+            "remembers, and train anew; weights without memory cannot be loaded"
         )
     raise ValueError(
-        f"policy must be a recurrent policy, such as thrust_pomdp.MlpLstmPolicy, got {name}, "
-        "which has no memory"
+        f"policy is sb3_contrib's {name}, whose code cannot be run here: use "
+        f"thrust_pomdp.{counterpart}, and thrust_pomdp.from_sb3_contrib(path) to load a file "
+        "that was saved over there"
     )
+
+
+#: ``sb3_contrib``'s policy classes, and the names under which this package has theirs.
+_COUNTERPARTS = {
+    "RecurrentActorCriticPolicy": "MlpLstmPolicy",
+    "RecurrentActorCriticCnnPolicy": "CnnLstmPolicy",
+    "RecurrentMultiInputActorCriticPolicy": "MultiInputLstmPolicy",
+    "MaskableActorCriticPolicy": "MaskableMlpLstmPolicy",
+    "MaskableActorCriticCnnPolicy": "MaskableCnnLstmPolicy",
+    "MaskableMultiInputActorCriticPolicy": "MaskableMultiInputLstmPolicy",
+}
 
 
 def check_evaluation_envs(callback: BaseCallback, env: VecEnv) -> None:
@@ -235,11 +257,10 @@ def warn_of_training_mode(policy: RecurrentActorCriticPolicy) -> None:
         if module not in told and depends_on_mode(module)
     ]
     if names:
-        warnings.warn(
+        warn_user(
             "the first pass of training will differ from what was collected, since these modules "
             f"compute otherwise in training mode: {', '.join(names)}; PPO takes the difference for "
-            "a change of the policy. Use LayerNorm for BatchNorm, and no dropout",
-            stacklevel=6,  # the line that calls learn()
+            "a change of the policy. Use LayerNorm for BatchNorm, and no dropout"
         )
 
 

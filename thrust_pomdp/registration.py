@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
+
+from thrust_pomdp.errors import warn_user
 
 _ENVS = "thrust_pomdp.envs"
 _MASKED = f"{_ENVS}.cartpole:MaskedCartPoleEnv"
@@ -144,4 +145,4 @@ def register_envs() -> None:
             )
         reason = against_registration(gym.registry[env_id])
         if reason is not None:
-            warnings.warn(OTHER_TASK.format(reason=reason), stacklevel=2)
+            warn_user(OTHER_TASK.format(reason=reason))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo, layers_like
 
 #: Key of a privileged entry -> running statistics of it, in plain lists and numbers.
@@ -40,15 +40,12 @@ def statistics_of(env: VecEnv) -> PrivilegedStatistics:
     }
 
 
-def give_statistics(
-    env: VecEnv, saved: PrivilegedStatistics, is_trained: bool, stacklevel: int = 4
-) -> None:
+def give_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) -> None:
     """Give an environment the statistics that it lacks; what its owner gave it is left.
 
     :param env: the environment to go on with
     :param saved: what :func:`statistics_of` collected
     :param is_trained: warn if there are none, since the critic was trained on others
-    :param stacklevel: of the warning
     """
     fresh = [layer for layer in layers_like(env, VecPrivilegedInfo) if layer.has_fresh_statistics]
     for layer in fresh:
@@ -56,24 +53,21 @@ def give_statistics(
             layer.take_moments(saved[layer.privileged_key])
     unknown = [layer.privileged_key for layer in fresh if layer.has_fresh_statistics]
     if unknown and is_trained:
-        warnings.warn(
+        warn_user(
             f"the statistics of the privileged {', '.join(map(repr, unknown))} start anew, which "
             "shows the critic other numbers than it was trained on, and the file of the model has "
             "none: save those of the training environment with "
             "VecPrivilegedInfo.save_statistics(), and give them to this one with "
-            "load_statistics() before you load the model or set its environment",
-            stacklevel=stacklevel,  # the line that loads the model or sets its environment
+            "load_statistics() before you load the model or set its environment"
         )
 
 
 @contextmanager
-def lent_statistics(
-    env: VecEnv, saved: PrivilegedStatistics, is_trained: bool, stacklevel: int = 5
-) -> Iterator[None]:
+def lent_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) -> Iterator[None]:
     """Show a critic meanwhile the numbers that it was trained on; see :func:`give_statistics`."""
     layers = layers_like(env, VecPrivilegedInfo)
     before = [(layer, layer.moments()) for layer in layers if layer.has_fresh_statistics]
-    give_statistics(env, saved, is_trained, stacklevel)
+    give_statistics(env, saved, is_trained)
     try:
         yield
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -21,6 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.vec.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 from thrust_pomdp.vec.substitutes import against_keeping_arrays, against_later_infos
 
@@ -218,9 +218,8 @@ class GymnasiumVecEnv(VecEnv):
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """Paint every environment, ``[height, width, 3]`` uint8 each."""
         if self.render_mode != "rgb_array":
-            warnings.warn(
-                f"render_mode must be 'rgb_array' to obtain images, it is {self.render_mode!r}",
-                stacklevel=2,
+            warn_user(
+                f"render_mode must be 'rgb_array' to obtain images, it is {self.render_mode!r}"
             )
             return [None] * self.num_envs
         return list(self.env.render() or ())  # type: ignore[arg-type]

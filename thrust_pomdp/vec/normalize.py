@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -17,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_fraction, check_positive
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.frame_order import paths_of
@@ -149,7 +149,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         before = {"met_flags": False, "warned_of_guess": False, "_watches": {}}
         super().__setstate__({**before, "zero_is_blank": True, **state})
         if is_old and self.norm_obs:
-            warnings.warn(SAVED_BEFORE.format(name=type(self).__name__), stacklevel=2)
+            warn_user(SAVED_BEFORE.format(name=type(self).__name__))
 
     def _announce_floats(self) -> None:
         """Declare what comes out: a rollout buffer of the space's integers would truncate it."""
@@ -314,7 +314,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             # Many an episode starts at the origin.
             if self._watches.setdefault(key, ZeroWatch()).suspects(frames[~starts]):
                 self._watches = None
-                warnings.warn(LOOKS_BLANKED.format(name=type(self).__name__), stacklevel=5)
+                warn_user(LOOKS_BLANKED.format(name=type(self).__name__))
                 return
 
     def _parts(
@@ -379,12 +379,11 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     def _warn_of_guess(self) -> None:
         self.warned_of_guess = True
-        warnings.warn(
+        warn_user(
             f"{type(self).__name__} was given observations without their flags, though its "
             "environments tell them: what is exactly all zero was taken for blank. Pass "
             "blanked=info['blanked'], or blanked=False for what is visible (the replay buffers of "
-            "Stable-Baselines3, which keep no flags, cannot)",
-            stacklevel=4,
+            "Stable-Baselines3, which keep no flags, cannot)"
         )
 
     def _is_single(self, obs: Any) -> bool:

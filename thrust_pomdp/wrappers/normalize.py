@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +11,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_flag
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.visible import (
     LOOKS_BLANKED,
     SAVED_BEFORE,
@@ -95,7 +95,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
         if "_order" not in state:
             self._order = refuse_frame_order(self.env, type(self).__name__)
         if "zero_is_blank" not in state:
-            warnings.warn(SAVED_BEFORE.format(name=type(self).__name__), stacklevel=2)
+            warn_user(SAVED_BEFORE.format(name=type(self).__name__))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -120,7 +120,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
         for key, frame in obs.items() if isinstance(obs, dict) else [(None, obs)]:
             if self._watches.setdefault(key, ZeroWatch()).suspects(np.asarray(frame)[None]):
                 self._watches = None
-                warnings.warn(LOOKS_BLANKED.format(name=type(self).__name__), stacklevel=3)
+                warn_user(LOOKS_BLANKED.format(name=type(self).__name__))
                 return
 
     def _observation(self, obs: Any, info: dict[str, Any]) -> Any:

@@ -1,0 +1,68 @@
+"""What a program is told that does something wrong: an error of both kinds, and at which line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+
+#: Packages between a user's line and the code that has something to say about it.
+_BETWEEN = frozenset(
+    {
+        "_frozen_importlib",
+        "_frozen_importlib_external",
+        "contextlib",
+        "gymnasium",
+        "importlib",
+        "sb3_contrib",
+        "stable_baselines3",
+        "thrust_pomdp",
+        "torch",
+    }
+)
+
+
+class ArgumentError(ValueError, AssertionError):
+    """An argument that cannot be, where Stable-Baselines3 or ``sb3_contrib`` would assert.
+
+    A ``ValueError``, as all refusals of this package, and an ``AssertionError``, for programs that
+    were written for those libraries and catch that.
+
+    >>> try:
+    ...     raise ArgumentError("n_steps must be at least 1, got 0")
+    ... except AssertionError as error:
+    ...     print(error)
+    n_steps must be at least 1, got 0
+    """
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line of the program that uses this package, through whatever it was called.
+
+    A fixed ``stacklevel`` points elsewhere as soon as a subclass or a library's function lies
+    between.
+    """
+    frame = _users_frame()
+    name = frame.f_globals.get("__name__", "<unknown>")
+    # With the registry of the user's module each line is told once, as by warnings.warn.
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, UserWarning, frame.f_code.co_filename, frame.f_lineno, name, registry
+    )
+
+
+def _users_frame() -> FrameType:
+    frames = list(_callers())
+    return next((frame for frame in frames if not _is_between(frame)), frames[-1])
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_between(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN
