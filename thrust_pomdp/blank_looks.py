@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from thrust_pomdp.vec.frame_order import stacks_of
 from thrust_pomdp.visible import blank_mask, key_flags
 from thrust_pomdp.wrappers.blanking import BlankingObservation
+from thrust_pomdp.wrappers.blanks import SymbolBox
 from thrust_pomdp.wrappers.frame_order import leaves_observations
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.vector.blanking import BlankingVectorWrapper
@@ -111,4 +112,6 @@ def _default(space: Any) -> Any:
         return space.start + space.n - 1
     if isinstance(space, spaces.MultiDiscrete):
         return space.start + space.nvec - 1
+    if isinstance(space, SymbolBox):
+        return space.n - 1
     return 0

@@ -210,7 +210,7 @@ class TestWhatIsShown:
         "number": np.int64(4),
         "shifted number": np.int64(2),
         "numbers": np.array([3, 5]),
-        "bits": np.array([2, 2, 2], np.int8),
+        "bits": np.array([2, 2, 2]),
     }
 
     @pytest.mark.parametrize("kind", BLANKS)
@@ -218,7 +218,8 @@ class TestWhatIsShown:
         raw, shown = pair(kind, FlickerObservation)
         assert 10 < sum(flags(shown)) < 50
         for (obs, _), (seen, info) in zip(raw, shown, strict=True):
-            assert same_obs(seen, self.BLANKS[kind] if info["blanked"] else obs)
+            visible = obs.astype(np.int64) if kind == "bits" else obs
+            assert same_obs(seen, self.BLANKS[kind] if info["blanked"] else visible)
 
     @pytest.mark.parametrize("kind", BLANKS)
     def test_components_are_blanked_one_by_one(self, kind: str) -> None:
@@ -242,7 +243,7 @@ class TestWhatIsShown:
         assert space_of("number") == spaces.Discrete(5)
         assert space_of("shifted number") == spaces.Discrete(5, start=-2)
         assert space_of("numbers") == spaces.MultiDiscrete([4, 6])
-        assert space_of("bits") == spaces.MultiDiscrete([3, 3, 3], dtype=np.int8)
+        assert space_of("bits") == spaces.MultiDiscrete([3, 3, 3])
         assert space_of("vector") is OBSERVATIONS["vector"]
         assert space_of("image") is OBSERVATIONS["image"]
 

@@ -91,7 +91,8 @@ class FlickerObservation(BlankingObservation):
     ``Dict`` of these. Where 0 is a real value like any other, blank is a symbol of its own and the
     space grows by it: a ``Discrete(n)`` becomes a ``Discrete(n + 1)`` whose last value means blank,
     entries of a ``MultiDiscrete`` likewise, and a ``MultiBinary`` becomes a ``MultiDiscrete`` of
-    0, 1 and 2 = blank. Layers on one another add a symbol each.
+    0, 1 and 2 = blank (one of several axes a ``Box`` of these numbers, which networks take). Layers
+    on one another add a symbol each.
 
     **Flags.** ``info["blanked"]`` tells on ``reset`` and ``step`` whether the frame was blank: a
     bool; where ``keys`` or ``separately`` are given, a dict of bools. What layers further in have

@@ -25,16 +25,36 @@ def observation_space_of(env: Any) -> spaces.Space[Any]:
     return env.observation_space
 
 
+class SymbolBox(spaces.Box):
+    """Whole numbers of which the last one means blank, in an array of several axes.
+
+    Stable-Baselines3's networks take no ``MultiDiscrete`` of several axes, and a plain ``Box``
+    would be blanked by 0 once more, which is a real value here.
+
+    >>> SymbolBox(3, (2, 2))
+    Box(0, 2, (2, 2), int8)
+
+    :param n: how many numbers there are, blanks included
+    :param shape: of the array
+    """
+
+    def __init__(self, n: int, shape: tuple[int, ...]) -> None:
+        super().__init__(0, n - 1, shape, np.int8)
+        self.n = n
+
+
 @dataclass(frozen=True)
 class Blank:
     """What one array (or number) of an observation shows when it is blanked.
 
     :param space: the space with the blank in it
     :param value: the blank, of the array's shape and dtype
+    :param dtype: what frames are turned into; None to leave them as they are
     """
 
     space: spaces.Space[Any]
     value: Any
+    dtype: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,6 +64,8 @@ class Blank:
 
     def show(self, frame: Any, flag: Any) -> Any:
         """Show one frame; ``flag`` is a bool, or a bool array of its components."""
+        if self.dtype is not None:
+            frame = np.asarray(frame, self.dtype)
         if isinstance(flag, np.ndarray):
             return np.where(flag, self.value, frame)
         # A copy each time: what is returned is the caller's to keep and to change.
@@ -51,6 +73,8 @@ class Blank:
 
     def show_batch(self, frames: NDArray[Any], flags: NDArray[np.bool_]) -> NDArray[Any]:
         """Show frames ``[n, *shape]``, each by its flag: ``[n]``, or ``[n, *shape]``."""
+        if self.dtype is not None:
+            frames = np.asarray(frames, self.dtype)
         missing = frames.ndim - flags.ndim
         return np.where(flags.reshape(flags.shape + (1,) * missing), self.value, frames)
 
@@ -62,7 +86,7 @@ class Blanks:
     * A ``Discrete`` number has no value to spare: the space grows by one at its end, and the new
       value means blank. Likewise each entry of a ``MultiDiscrete``.
     * A ``MultiBinary`` entry of 0 is a real value, so the space becomes a ``MultiDiscrete`` of 0, 1
-      and 2 = blank.
+      and 2 = blank; one of several axes a :class:`SymbolBox` of these.
 
     :param space: the observation space
     :param keys: keys of a Dict that can be blanked; None for all, or if the space is no Dict
@@ -204,18 +228,33 @@ def _blank_multi_discrete(space: spaces.MultiDiscrete, what: str, blank_value: A
     symbols = space.start + sizes
     _check_room(what, int(np.maximum(symbols, sizes + 1).max()), space)
     dtype: Any = space.dtype
-    grown = spaces.MultiDiscrete(space.nvec + 1, dtype=dtype, start=space.start)
-    return Blank(grown, symbols.astype(dtype))
+    if (sizes + 1).sum() > np.iinfo(dtype).max:
+        dtype = np.int64  # SB3 sums up the sizes in their own type
+    grown = spaces.MultiDiscrete(sizes + 1, dtype=dtype, start=space.start)
+    return Blank(grown, symbols.astype(dtype), None if dtype == space.dtype else dtype)
 
 
 def _blank_multi_binary(space: spaces.MultiBinary, what: str, blank_value: Any) -> Blank:
     _refuse_blank_value(what, blank_value, space)
-    dtype: Any = space.dtype
-    grown = spaces.MultiDiscrete(np.full(space.shape, 3), dtype=dtype)
-    return Blank(grown, np.full(space.shape, 2, dtype=dtype))
+    if len(space.shape) != 1:
+        return _symbols(3, space.shape)
+    # In the bits' own int8 the sizes' sum, which is the width of SB3's encoding, would overflow.
+    grown = spaces.MultiDiscrete(np.full(space.shape, 3), dtype=np.int64)
+    return Blank(grown, np.full(space.shape, 2), np.int64)
+
+
+def _blank_symbols(space: SymbolBox, what: str, blank_value: Any) -> Blank:
+    _refuse_blank_value(what, blank_value, space)
+    _check_room(what, space.n, space)
+    return _symbols(space.n + 1, space.shape)
+
+
+def _symbols(n: int, shape: tuple[int, ...]) -> Blank:
+    return Blank(SymbolBox(n, shape), np.full(shape, n - 1, np.int8))
 
 
 _MAKERS: dict[type[spaces.Space[Any]], Callable[[Any, str, Any], Blank]] = {
+    SymbolBox: _blank_symbols,  # before the Box that it is
     spaces.Box: _blank_box,
     spaces.Discrete: _blank_discrete,
     spaces.MultiDiscrete: _blank_multi_discrete,
