@@ -68,13 +68,14 @@ def from_sb3_contrib(
     :param device: where the network runs
     :param window_state: what further training does at the cut between windows; their way by default
     :param kwargs: attributes to change, as in SB3's ``load``
-    :raises ValueError: if the file holds something else
+    :raises ValueError: if the file holds something else, such as weights without memory
     """
     # Their classes are replaced, not run: the placeholder keeps them from being unpickled.
     data, params, _ = load_from_zip_file(
         path, device=device, custom_objects=dict.fromkeys(_NOT_CARRIED_OVER)
     )
     weights: Any = (params or {}).get("policy", {})
+    _refuse_without_memory(weights, path)
     if data is None or "lstm_actor.weight_ih_l0" not in weights or "window_state" in data:
         raise ValueError(
             f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
@@ -106,6 +107,18 @@ def from_sb3_contrib(
     if model.use_sde:
         model.policy.reset_noise()
     return model
+
+
+def _refuse_without_memory(weights: dict[str, th.Tensor], path: Any) -> None:
+    """Refuse a file of ``PPO``, ``MaskablePPO`` and the like: no memory can be made of it."""
+    if "action_net.weight" in weights and "lstm_actor.weight_ih_l0" not in weights:
+        raise ValueError(
+            f"path must be a file of a policy with memory, got {path}, which holds the weights of "
+            "a policy without (saved by PPO, MaskablePPO or A2C): train a RecurrentPPO, or with "
+            "action masks a MaskableRecurrentPPO, anew on the same environment. Of the old network "
+            "only what comes before the memory fits: the weights of the features_extractor, such "
+            "as a CNN's, by policy.features_extractor.load_state_dict"
+        )
 
 
 def _policy_class(

@@ -130,11 +130,15 @@ class TestRefusals:
             from_sb3_contrib(tmp_path / "theirs", nsteps=16)
 
     def test_a_file_of_another_algorithm(self, tmp_path):
-        from stable_baselines3 import PPO
+        from stable_baselines3 import PPO, SAC
 
         PPO("MlpPolicy", make_env(VECTOR), n_steps=8, batch_size=8).save(tmp_path / "ppo")
-        with pytest.raises(ValueError, match=r"saved by sb3_contrib\.RecurrentPPO"):
+        with pytest.raises(ValueError, match="the weights of a policy without .* anew"):
             from_sb3_contrib(tmp_path / "ppo")
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        SAC("MlpPolicy", make_env(VECTOR, action_space=box), buffer_size=8).save(tmp_path / "sac")
+        with pytest.raises(ValueError, match=r"saved by sb3_contrib\.RecurrentPPO"):
+            from_sb3_contrib(tmp_path / "sac")
 
     def test_an_environment_with_other_spaces(self, tmp_path):
         make(sb3_contrib.RecurrentPPO, "separate").save(tmp_path / "theirs")

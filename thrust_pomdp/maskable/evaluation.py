@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from stable_baselines3.common import evaluation
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.maskable.masks import (
+    Masks,
     get_action_masks,
     is_masking_supported,
     missing_action_masks,
 )
+
+#: (local names, global names) of the loop that evaluates
+EvaluationCallback = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 def acts_by_masks(model: Any, env: gym.Env[Any, Any] | VecEnv) -> bool:
@@ -34,10 +40,20 @@ class _WithMasks:
         if not is_masking_supported(env):
             raise missing_action_masks(env)
         self._model, self._env = model, env
+        self._masks: Masks | None = None
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        masks = get_action_masks(self._env)
-        return self._model.predict(*args, **kwargs, action_masks=masks)
+        self._masks = np.atleast_2d(get_action_masks(self._env))
+        return self._model.predict(*args, **kwargs, action_masks=self._masks)
+
+    def shown(self, callback: EvaluationCallback) -> EvaluationCallback:
+        """Show a callback the names that it finds in ``sb3_contrib``'s loop."""
+
+        def call(local_names: dict[str, Any], global_names: dict[str, Any]) -> None:
+            ours = {"model": self._model, "action_masks": self._masks, "use_masking": True}
+            callback({**local_names, **ours}, global_names)
+
+        return call
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -46,11 +62,18 @@ class _WithMasks:
 def evaluate_policy(
     model: Any,
     env: gym.Env[Any, Any] | VecEnv,
-    *args: Any,
+    n_eval_episodes: int = 10,
+    deterministic: bool = True,
+    render: bool = False,
+    callback: EvaluationCallback | None = None,
+    reward_threshold: float | None = None,
+    return_episode_rewards: bool = False,
+    warn: bool = True,
     use_masking: bool = True,
-    **kwargs: Any,
 ) -> Any:
     """Evaluate a model as SB3's ``evaluate_policy`` does, with the environment's action masks.
+
+    The arguments, and their order, are those of ``sb3_contrib``'s function.
 
     .. warning::
         ``sb3_contrib.common.maskable.evaluation.evaluate_policy`` does not hand the state on from
@@ -58,16 +81,30 @@ def evaluate_policy(
 
     :param model: a :class:`~thrust_pomdp.maskable.ppo.MaskableRecurrentPPO`, or its policy
     :param env: with a method ``action_masks``
-    :param args: SB3's other arguments
+    :param n_eval_episodes: episodes to play
+    :param deterministic: take the most likely actions instead of sampling
+    :param render: show the environment
+    :param callback: called after each step with the local and global names of the loop, among them
+        ``action_masks``, ``[n_envs, width]``
+    :param reward_threshold: least mean return; less is an ``AssertionError``
+    :param return_episode_rewards: return lists of returns and lengths, not mean and deviation
+    :param warn: warn where ``env`` has no ``Monitor``
     :param use_masking: ask for masks; SB3's own function otherwise
-    :param kwargs: SB3's other arguments
     :raises ValueError: if the environment has no method ``action_masks``
     """
+    actor = _WithMasks(model, env) if use_masking else model
+    if use_masking and callback is not None:
+        callback = actor.shown(callback)
     return evaluation.evaluate_policy(
-        _WithMasks(model, env) if use_masking else model,
+        actor,
         env,
-        *args,
-        **kwargs,
+        n_eval_episodes,
+        deterministic,
+        render,
+        callback,
+        reward_threshold,
+        return_episode_rewards,
+        warn,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar, TypeVar
 
 from gymnasium import spaces
@@ -13,6 +12,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.buffers import RecurrentRolloutBuffer, SequenceBatch
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.losses import Losses
 from thrust_pomdp.maskable.buffers import (
     MaskableRecurrentDictRolloutBuffer,
@@ -78,6 +78,8 @@ class MaskableRecurrentPPO(RecurrentPPO):
     #: Whether the latest :meth:`learn` asked for masks.
     use_masking = True
     _warned_of_missing_masks = False
+    #: The masks of the step just taken, ``[n_envs, width]``.
+    _last_masks: Masks | None = None
 
     def _check_arguments(self) -> None:
         given: Any = self.policy_class
@@ -97,7 +99,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
         return MaskableRecurrentDictRolloutBuffer if is_dict else MaskableRecurrentRolloutBuffer
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_warned_of_missing_masks"]
+        return [*super()._excluded_save_params(), "_warned_of_missing_masks", "_last_masks"]
 
     def _setup_learn(
         self, total_timesteps: int, callback: MaybeCallback = None, *args: Any, **kwargs: Any
@@ -107,6 +109,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
         return super()._setup_learn(total_timesteps, callback, *args, **kwargs)
 
     def _make_step(self, env: VecEnv, rollout_buffer: RecurrentRolloutBuffer) -> Step:
+        self._last_masks = None
         if not self.use_masking:
             return WatchedStep(self.policy)
         assert isinstance(
@@ -120,9 +123,14 @@ class MaskableRecurrentPPO(RecurrentPPO):
             when = f" at step {rollout_buffer.pos} of the rollout"
             masks = layout.checked(env.env_method(ACTION_MASKS), when)
             rollout_buffer.keep_action_masks(masks)
+            self._last_masks = masks
             return masks
 
         return make_masked_step(self.policy, next_masks)
+
+    def _step_locals(self) -> dict[str, Any]:
+        # The names that callbacks written for sb3_contrib's MaskablePPO read.
+        return {"action_masks": self._last_masks, "use_masking": self.use_masking}
 
     def _losses(self, batch: SequenceBatch, *args: Any) -> Losses:
         with self.policy.masked_by(batch.action_masks):
@@ -151,29 +159,29 @@ class MaskableRecurrentPPO(RecurrentPPO):
         """
         if action_masks is None and self.use_masking and not self._warned_of_missing_masks:
             self._warned_of_missing_masks = True
-            warnings.warn(
+            warn_user(
                 "predict() was called without action_masks, so it takes every action for an "
                 "allowed one: hand in action_masks=thrust_pomdp.maskable.get_action_masks(env); "
                 "for evaluating there are evaluate_policy and MaskableEvalCallback in "
-                "thrust_pomdp.maskable",
-                stacklevel=2,
+                "thrust_pomdp.maskable"
             )
         return self.policy.predict(
             observation, state, episode_start, deterministic, action_masks=action_masks
         )
 
-    def learn(
+    def learn(  # type: ignore[override]
         self: SelfMaskableRecurrentPPO,
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "MaskableRecurrentPPO",
         reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-        *,
         use_masking: bool = True,
+        progress_bar: bool = False,
     ) -> SelfMaskableRecurrentPPO:
-        """Train for at least ``total_timesteps`` environment steps; the arguments are SB3's.
+        """Train for at least ``total_timesteps`` environment steps.
+
+        The arguments, and their order, are those of ``sb3_contrib.MaskablePPO``.
 
         :param use_masking: ask the environment for masks; without, all actions are allowed
         :raises ValueError: if it has no method ``action_masks``, or returns what cannot be
