@@ -15,6 +15,7 @@ _BETWEEN = frozenset(
         "contextlib",
         "gymnasium",
         "importlib",
+        "numba",
         "sb3_contrib",
         "stable_baselines3",
         "thrust_pomdp",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import importlib.util
 import math
 import multiprocessing
 import os
+import pickle
+import shutil
 import subprocess
 import sys
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -601,15 +607,196 @@ class TestWhereTheyAreLeftAlone:
         monkeypatch.setitem(sys.modules, "numba", None)
         assert load() is None
 
-    def test_a_place_where_nothing_can_be_cached(self, monkeypatch):
+
+LOOP = """
+def halves(x):
+    return x / 2
+"""
+
+WHERE_FILES_ARE_DAMAGED = {
+    "empty": lambda data: b"",
+    "cut after the version": lambda data: data[:20],
+    "cut at half": lambda data: data[: len(data) // 2],
+    "without the end": lambda data: data[:-1],
+    "zeros": lambda data: bytes(len(data)),
+    "garbage": lambda data: b"no compiled code at all",
+    "another object": lambda data: pickle.dumps((1, 2, 3)),
+}
+
+
+class TestKeptCode:
+    """What cannot be kept or read is done without, and told once."""
+
+    @pytest.fixture
+    def folder(self, tmp_path, monkeypatch):
         import numba
 
-        njit = numba.njit
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setitem(sys.modules, "halving", None)
+        (tmp_path / "halving.py").write_text(LOOP)
+        return tmp_path / "cache"
 
-        def refusing(*args, cache=False, **kwargs):
-            if cache:
-                raise RuntimeError("cannot cache function: no locator available")
-            return njit(*args, **kwargs)
+    @pytest.fixture(autouse=True)
+    def nothing_said(self, monkeypatch):
+        monkeypatch.setattr(jit, "_SAID", bytearray(2))
 
-        monkeypatch.setattr(numba, "njit", refusing)
-        assert jit.compile_loop(lambda x: x + 1)(1) == 2
+    @staticmethod
+    def start(folder):
+        """Make the loop as a new process would."""
+        jit._SAID[:] = bytes(2)
+        spec = importlib.util.spec_from_file_location("halving", folder.parent / "halving.py")
+        module = sys.modules["halving"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return jit.compile_loop(module.halves)
+
+    def warned(self, folder, verb="kept in"):
+        """Compile, be warned of the folder and the remedy once, and compile more."""
+        loop = self.start(folder)
+        with pytest.warns(UserWarning, match=verb) as caught:
+            assert loop(3.0) == 1.5
+            assert loop(np.float32(3)) == 1.5
+            assert self.other(folder)(3) == 1.5
+        (warning,) = caught
+        assert warning.filename == __file__
+        text = str(warning.message)
+        assert "NUMBA_CACHE_DIR" in text
+        assert "free disk space, delete" in text
+        return text
+
+    @staticmethod
+    def other(folder):
+        said = bytes(jit._SAID)
+        loop = TestKeptCode.start(folder)
+        jit._SAID[:] = said
+        return loop
+
+    def test_is_loaded_in_silence(self, folder, caplog):
+        assert self.start(folder)(3.0) == 1.5
+        assert [record.getMessage() for record in caplog.records] == [
+            "thrust_pomdp: compiling loops for this machine, which takes some ten seconds once"
+        ]
+        caplog.clear()
+        loop = self.start(folder)
+        assert loop(3.0) == 1.5
+        assert sum(loop.stats.cache_hits.values()) == 1
+        assert not caplog.records
+
+    @pytest.mark.parametrize("ending", ["nbi", "nbc"])
+    @pytest.mark.parametrize("damage", WHERE_FILES_ARE_DAMAGED)
+    def test_of_which_a_file_is_damaged_is_compiled_again(self, folder, ending, damage):
+        self.start(folder)(3.0)
+        (path,) = folder.rglob(f"*.{ending}")
+        path.write_bytes(WHERE_FILES_ARE_DAMAGED[damage](path.read_bytes()))
+        if (ending, damage) in {("nbi", "another object")}:
+            assert self.start(folder)(3.0) == 1.5  # as another version's, which Numba passes over
+        else:
+            assert str(folder) in self.warned(folder, verb="be read from")
+        loop = self.start(folder)
+        assert loop(3.0) == 1.5
+        assert sum(loop.stats.cache_hits.values()) == 1  # it has been mended
+
+    @pytest.mark.parametrize("ending", ["nbi", "nbc"])
+    def test_that_may_not_be_read_is_compiled_again(self, folder, ending, monkeypatch):
+        self.start(folder)(3.0)
+        (path,) = folder.rglob(f"*.{ending}")
+        path.unlink()
+        path.mkdir()  # an administrator may read anything, but no folder
+        loop = self.start(folder)
+        with pytest.warns(UserWarning, match="Compiled loops cannot be .*NUMBA_CACHE_DIR"):
+            assert loop(3.0) == 1.5
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+    def test_on_a_disk_that_takes_nothing(self, folder, monkeypatch, number):
+        @contextlib.contextmanager
+        def refuse(*_):
+            raise OSError(number, os.strerror(number))
+            yield
+
+        monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._open_for_write", refuse)
+        text = self.warned(folder)
+        assert str(folder) in text
+        assert os.strerror(number) in text
+
+    def test_of_an_older_version_is_not_loaded_after_the_disk_was_full(self, folder, monkeypatch):
+        """The index is written before the code; the older code has the same name."""
+        self.start(folder)(3.0)
+        (folder.parent / "halving.py").write_text(LOOP.replace("/ 2", "/ 4"))
+        from numba.core.caching import IndexDataCacheFile
+
+        with monkeypatch.context() as patch:
+            patch.setattr(IndexDataCacheFile, "_save_data", mock.Mock(side_effect=OSError("full")))
+            loop = self.start(folder)
+            with pytest.warns(UserWarning, match="full"):
+                assert loop(3.0) == 0.75
+        assert self.start(folder)(3.0) == 0.75
+
+    def test_in_a_folder_that_became_a_file(self, folder):
+        loop = self.start(folder)
+        shutil.rmtree(folder)
+        folder.write_text("")
+        with pytest.warns(UserWarning, match=f"from {folder}.*Not a directory"):
+            assert loop(3.0) == 1.5
+
+    def test_where_no_folder_can_be_written_to(self, folder, monkeypatch):
+        monkeypatch.setattr("tempfile.TemporaryFile", mock.Mock(side_effect=PermissionError))
+        text = self.warned(folder)
+        assert str(folder.parent / "__pycache__") in text
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+    def test_workers_that_are_copies_of_one_process_tell_it_once_together(self):
+        program = (
+            "import os\nfrom thrust_pomdp.recurrent import jit\n"
+            "for _ in range(3):\n"
+            "    if os.fork() == 0:\n"
+            "        jit._warn('cannot be kept', OSError('full'))\n"
+            "        jit._say_compiling()\n"
+            "        os._exit(0)\n"
+            "    os.wait()\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.stderr.count("UserWarning: Compiled loops cannot be kept") == 1
+        assert done.stderr.count("thrust_pomdp: compiling loops") == 1
+
+
+WINDOWS = """
+import hashlib, sys
+import numpy as np
+import torch as th
+from thrust_pomdp.recurrent.memory import memory_sequences
+from thrust_pomdp.recurrent.sequences import ResetLayout
+
+th.set_num_threads(1)
+th.manual_seed(0)
+lstm, features = th.nn.LSTM(5, 64), th.randn(7, 90, 5)
+layout = ResetLayout.from_episode_starts(np.random.default_rng(0).random((7, 90)) < 0.1)
+outputs, _ = memory_sequences(lstm, features, layout)
+outputs.square().sum().backward()
+digits = [outputs, *(weight.grad for weight in lstm.parameters())]
+print(hashlib.sha256(b"".join(part.detach().numpy().tobytes() for part in digits)).hexdigest())
+"""
+
+
+def test_digits_are_the_same_whether_code_was_kept_damaged_or_could_not_be_kept(tmp_path):
+    folder = tmp_path / "cache"
+
+    def run(before: str = "") -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", before + WINDOWS], capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        )  # fmt: skip
+        return done.stdout, done.stderr
+
+    # No file may become longer than this: the first of code cannot be written, as on a full disk.
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+    without, said = run(full)
+    assert said.count("Compiled loops cannot be kept") == 1
+    assert "thrust_pomdp: compiling loops" in said
+    kept, said = run()
+    assert "cannot" not in said
+    for number, path in enumerate(sorted(folder.rglob("*.nb?"))):
+        if number % 3 == 0:
+            path.write_bytes(path.read_bytes()[: 1000 * (number % 2)])
+    damaged, said = run()
+    assert said.count("Compiled loops cannot be read from") == 1
+    assert run() == (kept, "")
+    assert without == damaged == kept

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -256,3 +260,40 @@ class TestATaskIsTheUsers:
     ) -> None:
         monkeypatch.setattr(cartpole, "FlickeringCartPoleEnv", TimidCartPoleEnv)
         assert_is_the_task_of(FLICKERING)
+
+
+class TestWorkersThatHaveNotImportedThePackage:
+    """Processes that are no copies know the ids of Gymnasium alone."""
+
+    PROGRAM = """
+import sys
+from stable_baselines3.common.vec_env import SubprocVecEnv
+from thrust_pomdp import make_vec_env
+
+env = make_vec_env("FlickeringCartPole-v0", 2, seed=0, vec_env_cls=SubprocVecEnv,
+                   vec_env_kwargs={"start_method": sys.argv[1]}, previous_action=True)
+print(env.reset().shape, *(spec.id for spec in env.get_attr("spec")))
+env.close()
+"""
+
+    @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+    def test_find_our_ids(self, start_method: str) -> None:
+        if start_method not in multiprocessing.get_all_start_methods():
+            pytest.skip("no such start method here")
+        command = [sys.executable, "-c", self.PROGRAM, start_method]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stdout == f"(2, 6) {FLICKERING} {FLICKERING}\n", done.stderr
+
+    def test_are_not_given_ours_for_what_a_program_registered_in_its_place(
+        self, registry: Any
+    ) -> None:
+        asked = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(env_util, "make_vec_env", lambda env_id, *_: asked.append(env_id) or 0)
+            patch.setattr("thrust_pomdp.vec.making.layered", lambda venv, **_: venv)
+            make_vec_env(FLICKERING, vec_env_cls=DummyVecEnv)
+            registry[FLICKERING] = copy.deepcopy(registry[FLICKERING])
+            registry[FLICKERING].kwargs["flicker_prob"] = 0.1
+            make_vec_env(FLICKERING, vec_env_cls=DummyVecEnv)
+            make_vec_env("CartPole-v1", vec_env_cls=DummyVecEnv)
+        assert asked == [f"thrust_pomdp:{FLICKERING}", FLICKERING, "CartPole-v1"]

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import mmap
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
 
+from thrust_pomdp.errors import warn_user
+
 _FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
+
+#: What is said once, by number, and whether it has been. Copies of this process share the memory:
+#: workers forked by one server, each doing one run, say a thing once together.
+_SAID = mmap.mmap(-1, 2)
+_COMPILING, _WITHOUT_CACHE = range(2)
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def compile_loop(function: Callable[..., Any]) -> Any:
     """Compile at the first call; the result is kept on disk where that is possible.
 
     What is kept is found by the function's own file: a loop and those it calls belong in one file,
-    or a change of the latter would go unnoticed.
+    or a change of the latter would go unnoticed. Where nothing can be kept, or what was kept cannot
+    be read, loops are compiled all the same, and a warning tells the remedy, once.
 
     ``fastmath`` allows reordering and fused multiply-adds, and keeps NaN and infinity: a diverged
     network must show.
@@ -31,6 +46,83 @@ def compile_loop(function: Callable[..., Any]) -> Any:
         "forceinline": True,
     }
     try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written to
-        return numba.njit(**options)(function)
+        loop, trouble = numba.njit(cache=True, **options)(function), None
+    except (RuntimeError, OSError) as error:  # nowhere that Numba knows of can be written to
+        loop, trouble = numba.njit(**options)(function), error
+    if hasattr(loop, "_cache"):  # not where Numba is switched off
+        loop._cache = _Cache(loop._cache, function, trouble)
+    return loop
+
+
+class _Cache:
+    """Numba's files of one loop, which are done without where they cannot be used.
+
+    A damaged one may raise anything while it is unpickled. It is forgotten, so that what is then
+    compiled can take its place.
+
+    :param cache: Numba's own
+    :param function: the loop
+    :param trouble: why ``cache`` keeps nothing
+    """
+
+    def __init__(self, cache: Any, function: Callable[..., Any], trouble: Exception | None) -> None:
+        self._cache = cache
+        self._trouble = trouble
+        beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        self._folder = cache.cache_path or f"{beside} or the user's folder of caches"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what was kept, None where there is nothing that can be used."""
+        found = None
+        try:
+            found = self._cache.load_overload(sig, target_context)
+        except Exception as error:
+            self._forget()
+            _warn(f"cannot be read from {self._folder}", error)
+        if self._trouble is not None:
+            _warn(f"cannot be kept in {self._folder}", self._trouble)
+        if found is None:
+            _say_compiling()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled, if that can be."""
+        try:
+            self._cache.save_overload(sig, data)
+        except Exception as error:
+            self._forget()
+            _warn(f"cannot be kept in {self._folder}", error)
+
+    def _forget(self) -> None:
+        """Remove the index of the files.
+
+        Numba writes it first: with a disk full in between it would give out, as code of this
+        version, the file that another one left under the same name.
+        """
+        with contextlib.suppress(OSError):
+            os.unlink(self._cache._cache_file._index_path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+
+def _first(what: int) -> bool:
+    said, _SAID[what] = _SAID[what], 1
+    return not said
+
+
+def _warn(what: str, error: Exception) -> None:
+    if _first(_WITHOUT_CACHE):
+        warn_user(
+            f"Compiled loops {what} ({type(error).__name__}: {error}). They are compiled without, "
+            "which takes some ten seconds at every start while that is so: free disk space, delete "
+            "the folder, or name another one in the environment variable NUMBA_CACHE_DIR."
+        )
+
+
+def _say_compiling() -> None:
+    """Say why nothing seems to happen; through logging, which shows it unless told not to."""
+    if _first(_COMPILING):
+        _LOGGER.warning(
+            "thrust_pomdp: compiling loops for this machine, which takes some ten seconds once"
+        )

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.our_tasks import find_spec
+from thrust_pomdp.registration import ENVIRONMENTS, against_registration
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
@@ -88,7 +89,7 @@ def make_vec_env(
         venv = _native(spec, n_envs, seed, start_index, kwargs)
     else:
         venv = env_util.make_vec_env(
-            env_id,
+            _found_by_workers(env_id, spec),
             n_envs,
             seed,
             start_index,
@@ -130,6 +131,16 @@ def layered(
     if check_flag("previous_reward", previous_reward):
         venv = VecPreviousReward(venv)
     return VecStackedFrames(venv, frame_stack) if frame_stack > 1 else venv
+
+
+def _found_by_workers(env_id: Any, spec: EnvSpec | None) -> Any:
+    """Return an id of ours with the module that registers it: new processes have not imported it.
+
+    Not where the id stands for something else, which the module does not register.
+    """
+    if spec is None or spec.id not in ENVIRONMENTS or against_registration(spec) is not None:
+        return env_id
+    return f"thrust_pomdp:{spec.id}"
 
 
 def _native(
