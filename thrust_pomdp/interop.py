@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import pathlib
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import nn
 
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -81,6 +84,7 @@ def from_sb3_contrib(
             f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
             f"of thrust_pomdp), got {path}"
         )
+    _warn_of_own_policy(path)
     made_env = isinstance(env, str)
     if env is not None:
         env = RecurrentPPO._wrap_env(env, data["verbose"])
@@ -118,6 +122,21 @@ def _refuse_without_memory(weights: dict[str, th.Tensor], path: Any) -> None:
             "action masks a MaskableRecurrentPPO, anew on the same environment. Of the old network "
             "only what comes before the memory fits: the weights of the features_extractor, such "
             "as a CNN's, by policy.features_extractor.load_state_dict"
+        )
+
+
+def _warn_of_own_policy(path: Any) -> None:
+    """Tell of a policy class that somebody derived from theirs: its methods are not taken over."""
+    file = open_path(path, "r", suffix="zip")
+    with zipfile.ZipFile(file) as archive:
+        saved = json.loads(archive.read("data"))["policy_class"]
+    if file is not path:
+        file.close()
+    module = str(saved.get("__module__"))
+    if module.partition(".")[0] != "sb3_contrib":
+        warn_user(
+            f"the file's policy class is one of {module}, not one of sb3_contrib's, and is not "
+            "run: the model has its weights, and acts as sb3_contrib's own policy would with them"
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +115,29 @@ class TestOursToTheirs:
         monkeypatch.setitem(sys.modules, "sb3_contrib", None)
         with pytest.raises(ImportError, match="pip install sb3-contrib"):
             to_sb3_contrib(make(RecurrentPPO, "separate"))
+
+
+class TheirDoubled(sb3_contrib.ppo_recurrent.policies.RecurrentActorCriticPolicy):
+    """A policy that a user of theirs derived."""
+
+    def _get_action_dist_from_latent(self, latent):
+        return super()._get_action_dist_from_latent(2 * latent)
+
+
+class TestPoliciesOfTheirUsers:
+    @pytest.mark.parametrize("kind", [str, Path, io.BytesIO])
+    def test_are_told_of_since_their_methods_are_not_run(self, kind, tmp_path):
+        model = sb3_contrib.RecurrentPPO(
+            TheirDoubled, make_env(VECTOR), n_steps=8, batch_size=8,
+            policy_kwargs={"lstm_hidden_size": 8},
+        )  # fmt: skip
+        file = io.BytesIO() if kind is io.BytesIO else kind(tmp_path / "theirs")
+        model.save(file)
+        with pytest.warns(UserWarning, match="policy class is one of test_interop, .* not run"):
+            ours = from_sb3_contrib(file)
+        weights = ours.policy.state_dict()
+        for name, value in model.policy.state_dict().items():
+            assert th.equal(weights[name], value)
 
 
 class TestRefusals:
