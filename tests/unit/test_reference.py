@@ -774,6 +774,14 @@ class TestBadInput:
         with pytest.raises(ValueError, match="max_episode_steps must be at least 1, .* got -1"):
             ladder(MASKED, 10, max_episode_steps=-1)
 
+    def test_an_own_id_without_an_end(self, others):
+        others("an own id of another class")
+        gym.registry["Mine-v0"].entry_point = SINGLE
+        gym.registry["Mine-v0"].max_episode_steps = None
+        with pytest.raises(ValueError, match="max_episode_steps must be .* got -1 for Mine-v0"):
+            ladder("Mine-v0", 10)
+        assert play("Mine-v0", RandomController(2, seed=0), 5, max_episode_steps=9).max() == 9
+
     def test_a_bad_argument_of_the_environment(self):
         with pytest.raises(ValueError, match="flicker_prob must be a probability"):
             ladder(FLICKERING, 10, flicker_prob=1.5)

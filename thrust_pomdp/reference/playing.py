@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.our_tasks import find_spec
 from thrust_pomdp.reference.laws import Controller
-from thrust_pomdp.vec.substitutes import against_native_vector
+from thrust_pomdp.registration import ENVIRONMENTS, entry_point_name
+from thrust_pomdp.vec.substitutes import against_native_vector, time_limit_of
 
 #: Environments side by side; more no longer fit the processor's cache.
 CHUNK = 2048
@@ -92,12 +94,13 @@ def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any
 
     :raises ValueError: if the time limit is taken away: a good controller would play for ever
     """
-    if env_kwargs.get("max_episode_steps") == -1:
+    spec = find_spec(env_id)
+    if env_kwargs.get("max_episode_steps") == -1 or _never_ends(spec, env_kwargs):
         raise ValueError(
             "max_episode_steps must be at least 1, since a good controller never ends an episode, "
-            "got -1"
+            f"got -1 for {env_id}"
         )
-    if against_native_vector(find_spec(env_id), env_kwargs) is None:
+    if against_native_vector(spec, env_kwargs) is None:
         how: dict[str, Any] = {
             "vectorization_mode": "vector_entry_point",
             "autoreset_mode": AutoresetMode.SAME_STEP.value,
@@ -109,6 +112,15 @@ def make_envs(env_id: str, n_envs: int, **env_kwargs: Any) -> VectorEnv[Any, Any
             "disable_env_checker": True,
         }
     return gym.make_vec(env_id, n_envs, **how, **env_kwargs)
+
+
+def _never_ends(spec: EnvSpec | None, env_kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an id of whomever makes one of our environments without the limit it needs."""
+    if spec is None:
+        return False
+    need_one = {ours.entry_point for ours in ENVIRONMENTS.values() if ours.max_episode_steps}
+    name = entry_point_name(spec.entry_point)
+    return name in need_one and time_limit_of(spec, env_kwargs) == -1
 
 
 def first_episodes(
