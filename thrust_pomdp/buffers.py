@@ -14,7 +14,7 @@ A minibatch is a set of whole rows on the right, so it needs neither padding nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.flat_samples import flat_samples
 from thrust_pomdp.observations import map_obs
 from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
 from thrust_pomdp.recurrent.subsequences import BurnIn, StatesAfter, Subsequences
@@ -65,10 +66,12 @@ class SequenceBatch(NamedTuple):
         """Return copies of the windows of some environments, ``rows`` being int64 indices."""
         return self._take(rows, self.layout.select(rows))
 
-    def split(self, n_rows: int) -> Generator[SequenceBatch, None, None]:
-        """Yield ``n_rows`` windows at a time, without copying; the last one takes what is left."""
-        for number, layout in enumerate(self.layout.split(n_rows)):
-            yield self._take(slice(number * n_rows, (number + 1) * n_rows), layout)
+    def split(self, sizes: Sequence[int]) -> Generator[SequenceBatch, None, None]:
+        """Yield so many windows at a time, without copying."""
+        start = 0
+        for size, layout in zip(sizes, self.layout.split(sizes), strict=True):
+            yield self._take(slice(start, start + size), layout)
+            start += size
 
     def _take(self, rows: th.Tensor | slice, layout: ResetLayout) -> SequenceBatch:
         def take(tensor: th.Tensor, dim: int = 0) -> th.Tensor:
@@ -138,7 +141,14 @@ class _SequenceStorage:
         n_envs: int = 1,
         *,
         record_states: bool = False,
+        hidden_state_shape: Any = None,
     ) -> None:
+        if hidden_state_shape is not None or isinstance(device, (tuple, list)):
+            raise ValueError(
+                "hidden_state_shape is sb3_contrib's: this buffer takes the shape of the states "
+                "from the first add(); record_states=True keeps those of every step "
+                "(hidden_states_pi and so on)"
+            )
         check_count("buffer_size", buffer_size)
         check_count("n_envs", n_envs)
         self.record_states = record_states
@@ -146,6 +156,7 @@ class _SequenceStorage:
         # one's states.
         self._initial_state: RNNStates | None = None
         self._carried_state: RNNStates | None = None
+        self._entering: RNNStates | None = None
         self._recorded: dict[str, Array] = {}
         self._cut: Subsequences | None = None
         self._batch: SequenceBatch | None = None
@@ -242,6 +253,7 @@ class _SequenceStorage:
                 f"lstm_states must be of shape [n_layers, n_envs={self.n_envs}, hidden], "
                 f"got {tuple(states.pi[0].shape)}"
             )
+        self._entering = states
         if self.pos == 0:
             # None stands for zeros: the sequence layer need not look at them.
             remembers = any(bool(tensor.any()) for pair in states for tensor in pair)
@@ -414,24 +426,35 @@ class _SequenceStorage:
         return th.as_tensor(np.ascontiguousarray(array.swapaxes(0, 1)), device=self.device)
 
     def to_minibatches(
-        self, envs_per_minibatch: int, shuffle: bool = True
+        self, envs_per_minibatch: int | Sequence[int], shuffle: bool = True
     ) -> Generator[SequenceBatch, None, None]:
         """Yield minibatches of whole windows; every environment comes exactly once.
 
         After :meth:`cut_windows` of subsequences, each of which comes exactly once.
 
-        :param envs_per_minibatch: number of environments (subsequences) in a minibatch; the last
-            one takes what is left
+        :param envs_per_minibatch: number of environments (subsequences) in a minibatch, the last
+            one taking what is left; or the number in each
         :param shuffle: draw their order anew, else environment by environment in time order
-        :raises ValueError: if ``envs_per_minibatch`` is below 1 or the window is not full
+        :raises ValueError: if ``envs_per_minibatch`` is below 1, numbers do not add up, or the
+            window is not full
         """
-        check_count("envs_per_minibatch", envs_per_minibatch)
+        sizes = self._sizes(envs_per_minibatch)
         batch = self._sequences()
         n_seq = len(batch.returns)
         order = self._generator.permutation(n_seq) if shuffle else np.arange(n_seq)
         # One copy an epoch, so that its minibatches are slices.
         epoch = batch.select(th.as_tensor(order, device=self.device))
-        yield from epoch.split(envs_per_minibatch)
+        yield from epoch.split(sizes)
+
+    def _sizes(self, envs_per_minibatch: int | Sequence[int]) -> list[int]:
+        """Return the numbers of sequences of an epoch's minibatches."""
+        n_seq = len(self._sequences().returns)
+        if isinstance(envs_per_minibatch, (list, tuple)):
+            sizes = [check_count("envs_per_minibatch", size) for size in envs_per_minibatch]
+            if sum(sizes) != n_seq:
+                raise ValueError(f"envs_per_minibatch must add up to {n_seq}, got {sizes}")
+            return sizes
+        return sizes_of(n_seq, check_count("envs_per_minibatch", envs_per_minibatch))
 
     def _sequences(self) -> SequenceBatch:
         """Return what minibatches are drawn from."""
@@ -450,13 +473,51 @@ class _SequenceStorage:
             raise ValueError("refresh_states() needs stored states: call cut_windows() first")
         self._batch = self._cut.refresh(self._sequences(), states_after)
 
-    def get(self, batch_size: int | None = None) -> Any:
-        """Yield shuffled minibatches of about ``batch_size`` time steps, made of whole sequences.
+    def get(self, batch_size: int | None = None) -> Any:  # SB3's samples have other fields
+        """Yield shuffled minibatches in ``sb3_contrib``'s flat form, for programs that train by it.
 
-        :param batch_size: see :func:`sequences_per_minibatch`; everything at once when None
+        They are :class:`~thrust_pomdp.flat_samples.RecurrentRolloutBufferSamples`, made of whole
+        sequences, so that there is no padding and ``mask`` is all ones.
+
+        :param batch_size: time steps, see :func:`minibatch_sizes`; everything at once when None
+        :raises ValueError: if sequences have burn-in steps, which :meth:`to_minibatches` hands out
         """
         n_seq, length = self._sequences().returns.shape
-        return self.to_minibatches(sequences_per_minibatch(batch_size, length, n_seq))
+        batches = self.to_minibatches(minibatch_sizes(batch_size, length, n_seq))
+        return (flat_samples(batch, self._zero_states) for batch in batches)
+
+    def _zero_states(self, n_seq: int) -> RNNStates | None:
+        """Return states of ``n_seq`` sequences that remember nothing, if any were ever given."""
+        if self._entering is None:
+            return None
+
+        def zeros(state: th.Tensor) -> th.Tensor:
+            sizes = (state.shape[0], n_seq, state.shape[2])
+            return th.zeros(sizes, dtype=state.dtype, device=self.device)
+
+        return map_states(self._entering, zeros)
+
+    # sb3_contrib's names of what is recorded.
+
+    @property
+    def hidden_states_pi(self) -> Array:
+        """:attr:`hidden`, as ``sb3_contrib`` calls it."""
+        return self.hidden
+
+    @property
+    def cell_states_pi(self) -> Array:
+        """:attr:`cell`, as ``sb3_contrib`` calls it."""
+        return self.cell
+
+    @property
+    def hidden_states_vf(self) -> Array:
+        """:attr:`critic_hidden`, as ``sb3_contrib`` calls it."""
+        return self.critic_hidden
+
+    @property
+    def cell_states_vf(self) -> Array:
+        """:attr:`critic_cell`, as ``sb3_contrib`` calls it."""
+        return self.critic_cell
 
 
 def _put(name: str, row: Array, given: Any) -> None:
@@ -480,22 +541,38 @@ def _copy(tensor: th.Tensor) -> th.Tensor:
     return tensor.detach().clone()
 
 
-def sequences_per_minibatch(batch_size: int | None, n_steps: int, n_envs: int) -> int:
-    """Translate a minibatch size in time steps into a number of whole windows or subsequences.
+def minibatch_sizes(batch_size: int | None, length: int, n_seq: int) -> list[int]:
+    """Translate a minibatch size in time steps into numbers of whole sequences.
 
-    >>> sequences_per_minibatch(256, n_steps=128, n_envs=8)
-    2
-    >>> sequences_per_minibatch(64, n_steps=128, n_envs=8)  # never less than one window
-    1
+    There are as many minibatches as ``batch_size`` time steps each would make, if there are so many
+    sequences.
+
+    >>> minibatch_sizes(256, length=128, n_seq=8)
+    [2, 2, 2, 2]
+    >>> minibatch_sizes(256, length=128, n_seq=5)  # the last one takes what is left
+    [2, 2, 1]
+    >>> minibatch_sizes(192, length=128, n_seq=8)  # 1024 steps make six minibatches of 192
+    [2, 2, 1, 1, 1, 1]
+    >>> minibatch_sizes(64, length=128, n_seq=8)  # never less than one sequence
+    [1, 1, 1, 1, 1, 1, 1, 1]
 
     :param batch_size: time steps; None for all
-    :param n_steps: steps of a window or subsequence
-    :param n_envs: number of these
+    :param length: steps of a sequence: a window or a subsequence
+    :param n_seq: number of these
     """
     if batch_size is None:
-        return n_envs
+        return [n_seq]
     check_count("batch_size", batch_size)
-    return min(max(batch_size // n_steps, 1), n_envs)
+    if batch_size % length == 0:
+        return sizes_of(n_seq, batch_size // length)
+    n_minibatches = min(max(-(-n_seq * length // batch_size), 1), n_seq)
+    whole, left = divmod(n_seq, n_minibatches)
+    return [whole + (number < left) for number in range(n_minibatches)]
+
+
+def sizes_of(n_seq: int, size: int) -> list[int]:
+    """Divide sequences into minibatches of one size, the last one taking what is left."""
+    return [min(size, n_seq - start) for start in range(0, n_seq, size)]
 
 
 class RecurrentRolloutBuffer(_SequenceStorage, RolloutBuffer):

@@ -8,7 +8,7 @@ is used alike.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -23,6 +23,15 @@ from thrust_pomdp.as_written import remember
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def _checked(given: Any, kind: type[Any]) -> Any:
+    if type(given) is not kind:
+        raise ValueError(
+            f"distribution must be a torch.distributions.{kind.__name__}, got {given!r}: for "
+            "another kind give the policy an action_dist of its own"
+        )
+    return given
 
 
 class PlainCategoricalDistribution(CategoricalDistribution):
@@ -42,9 +51,13 @@ class PlainCategoricalDistribution(CategoricalDistribution):
         return self._log_probs
 
     @property
-    def distribution(self) -> Categorical:  # type: ignore[override]
-        """The torch distribution, for programs that look into it."""
+    def distribution(self) -> Categorical:
+        """The torch distribution, for programs that look into it; another may be assigned."""
         return Categorical(logits=self.log_probs)
+
+    @distribution.setter
+    def distribution(self, given: Categorical) -> None:
+        self.proba_distribution(_checked(given, Categorical).logits)
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
         """Return the log-probabilities of ``[rows]`` actions.
@@ -97,9 +110,14 @@ class PlainDiagGaussianDistribution(DiagGaussianDistribution):
         return self
 
     @property
-    def distribution(self) -> Normal:  # type: ignore[override]
-        """The torch distribution, for programs that look into it."""
+    def distribution(self) -> Normal:
+        """The torch distribution, for programs that look into it; another may be assigned."""
         return Normal(self.mean, self.log_std.exp().expand_as(self.mean))
+
+    @distribution.setter
+    def distribution(self, given: Normal) -> None:
+        normal = _checked(given, Normal)
+        self.proba_distribution(normal.loc, normal.scale.log())
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
         """Return the log-densities of ``[rows, action_dim]`` actions."""

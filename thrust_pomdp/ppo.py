@@ -36,7 +36,6 @@ Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -57,14 +56,14 @@ from stable_baselines3.common.utils import (
 )
 from stable_baselines3.common.vec_env import VecEnv
 
-from thrust_pomdp.arguments import check_count, check_fraction, check_positive
 from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
     SequenceBatch,
     map_states,
-    sequences_per_minibatch,
+    minibatch_sizes,
+    sizes_of,
 )
 from thrust_pomdp.checks import (
     check_env,
@@ -75,6 +74,7 @@ from thrust_pomdp.checks import (
     check_privileged_keys,
     warn_of_training_mode,
 )
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.fast_paths import described, fast_paths
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -85,13 +85,14 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.recurrent.subsequences import check_subsequences
+from thrust_pomdp.recurrent.subsequences import check_subsequences, largest_divisor
 from thrust_pomdp.resuming import (
     PrivilegedStatistics,
     give_statistics,
     resumed_seed,
     statistics_of,
 )
+from thrust_pomdp.settings import check_beforehand, check_learning, take_settings
 from thrust_pomdp.stepping import Step, WatchedStep
 from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.vec.step_infos import StepInfos
@@ -120,8 +121,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
     :param env: the environment, its id, or a VecEnv
     :param learning_rate: a number or a function of the remaining progress (1 to 0)
     :param n_steps: steps of a window: of one rollout in one environment
-    :param batch_size: minibatch size in time steps, served by whole windows:
-        ``batch_size // n_steps`` of them, at least one; None for all
+    :param batch_size: minibatch size in time steps; None for all. Where it is at least ``n_steps``,
+        minibatches are whole windows, as many minibatches as it asks for. Where it is smaller,
+        windows are cut into subsequences of the largest divisor of ``n_steps`` that it holds, each
+        from the state met while collecting; ``sequence_length=n_steps`` asks for whole windows
     :param n_epochs: passes over each rollout
     :param gamma: discount factor
     :param gae_lambda: trade-off of bias against variance in GAE
@@ -205,6 +208,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         burn_in: int = 0,
         refresh_states: bool = False,
     ) -> None:
+        check_beforehand(verbose, use_sde, device, policy_kwargs)
         super().__init__(
             policy,
             env,
@@ -261,8 +265,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
         self.rollout_buffer.seed(int(th.randint(2**31, ())) if seed is None else seed)
         for name in ("_is_loaded", "_made_env"):
             vars(self).pop(name, None)
-        if self.sequence_length is not None:
-            self.rollout_buffer.cut_windows(self.sequence_length, self.burn_in)
+        length = self._cut_length()
+        if length is not None or self.sequence_length is not None:
+            self.rollout_buffer.cut_windows(length or self.n_steps, self.burn_in)
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
@@ -274,31 +279,16 @@ class RecurrentPPO(OnPolicyAlgorithm):
     def _check_arguments(self) -> None:
         if getattr(self, "observation_space", None) is None:
             raise ValueError("env must be given to make a new model, got None")
-        if not isinstance(self.policy_kwargs, dict):
-            raise ValueError(f"policy_kwargs must be a dict, got {self.policy_kwargs!r}")
         check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
         check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
-        for name in ("n_steps", "n_epochs"):
-            check_count(name, getattr(self, name))
-        for name in ("batch_size", "envs_per_minibatch"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        for name in ("gamma", "gae_lambda"):
-            check_fraction(name, getattr(self, name))
-        check_positive("max_grad_norm", self.max_grad_norm)
-        if not callable(self.clip_range):
-            check_positive("clip_range", self.clip_range)
-        for name in ("clip_range_vf", "target_kl"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                check_positive(name, value)
+        take_settings(self)
         if self.window_state not in WINDOW_STATES:
             raise ValueError(
                 f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
             )
         check_subsequences(
             self.n_steps,
-            self.sequence_length,
+            self._cut_length() or self.sequence_length,
             self.burn_in,
             self.refresh_states,
             self.envs_per_minibatch,
@@ -319,32 +309,49 @@ class RecurrentPPO(OnPolicyAlgorithm):
         is_dict = isinstance(self.observation_space, spaces.Dict)
         return RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
 
-    def _sequences_per_minibatch(self) -> int:
-        """Return how many windows, or subsequences of windows, make a minibatch."""
+    def _cut_length(self) -> int | None:
+        """Return the steps of the subsequences that windows are cut into; None for whole windows.
+
+        A ``batch_size`` below a window is served by cutting, so that there are as many gradient
+        steps as it asks for.
+        """
+        if self.sequence_length is not None:
+            return None if self.sequence_length == self.n_steps else self.sequence_length
+        if self.envs_per_minibatch is not None or self.batch_size is None:
+            return None
+        if self.batch_size >= self.n_steps:
+            return None
+        return largest_divisor(self.n_steps, self.batch_size)
+
+    def _sequences_per_minibatch(self) -> int | list[int]:
+        """Return how many windows, or subsequences of windows, make each minibatch."""
         if self.envs_per_minibatch is not None:
             return self.envs_per_minibatch
-        length = self.sequence_length or self.n_steps
-        return sequences_per_minibatch(
-            self.batch_size, length, self.n_envs * (self.n_steps // length)
-        )
+        length = self._cut_length() or self.n_steps
+        n_seq = self.n_envs * (self.n_steps // length)
+        sizes = minibatch_sizes(self.batch_size, length, n_seq)
+        return sizes[0] if sizes == sizes_of(n_seq, sizes[0]) else sizes
 
     def _warn_if_batch_size_is_not_served(self) -> None:
+        """Warn where minibatches, or sequences, are not nearly what was asked for."""
         if self.envs_per_minibatch is not None or self.batch_size is None:
             return
-        name, unit = ("n_steps", "window")
-        if self.sequence_length is not None:
-            name, unit = ("sequence_length", "subsequence")
-        length = getattr(self, name)
-        remainder = self.batch_size % length
-        if remainder == 0 or self.batch_size > self.n_steps * self.n_envs:
-            return
-        n_sequences = self._sequences_per_minibatch()
-        warnings.warn(
-            f"batch_size={self.batch_size} is not a multiple of {name}={length}; minibatches"
-            f" are made of whole {unit}s, so {n_sequences} {unit}(s), "
-            f"{n_sequences * length} steps, are used instead",
-            stacklevel=5,  # the line that makes the model
-        )
+        length = self._cut_length() or self.n_steps
+        n_seq = self.n_envs * (self.n_steps // length)
+        size = max(minibatch_sizes(self.batch_size, length, n_seq)) * length
+        asked = min(self.batch_size, self.n_steps * self.n_envs)
+        if size >= 2 * asked:
+            warn_user(
+                f"batch_size={self.batch_size} is served by whole sequences of {length} steps, so "
+                f"by minibatches of {size}: take a sequence_length of at most batch_size"
+            )
+        elif self.sequence_length is None and 2 * length <= asked and length < self.n_steps:
+            warn_user(
+                f"batch_size={self.batch_size} cuts windows of n_steps={self.n_steps} into "
+                f"subsequences of {length} steps, the largest divisor, and no gradient goes "
+                "through memory further back: take an n_steps that batch_size divides, or "
+                f"sequence_length={self.n_steps} for whole windows"
+            )
 
     def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
         if policy_name in self.policy_aliases:
@@ -450,10 +457,9 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.policy.reset_noise(env.num_envs)
         callback.on_rollout_start()
 
-        if self.window_state == "zero":
+        if self.window_state == "zero" or self._last_lstm_states is None:
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
-        assert lstm_states is not None
         step = self._make_step(env, rollout_buffer)
         n_steps = 0
         while n_steps < n_rollout_steps:
@@ -461,7 +467,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
                 self.policy.reset_noise(env.num_envs)
             entering_states = lstm_states
             obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
-            episode_starts = th.as_tensor(self._last_episode_starts, device=self.device)
+            episode_starts = self._as_floats(self._last_episode_starts)
             with th.no_grad():
                 actions_tensor, values, log_probs, lstm_states = step(
                     obs_tensor, entering_states, episode_starts
@@ -473,7 +479,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
             self.num_timesteps += env.num_envs
 
             # Users' callbacks read these local names; they are sb3_contrib's.
-            callback.update_locals(locals())
+            callback.update_locals({**locals(), **self._step_locals()})
             if not callback.on_step():
                 self._last_obs = new_obs  # type: ignore[assignment]
                 self._last_episode_starts = dones
@@ -494,28 +500,36 @@ class RecurrentPPO(OnPolicyAlgorithm):
             )
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
+            self._last_lstm_states = lstm_states
+            # What their loop over the environments leaves for the next step's callbacks.
+            idx, done_ = env.num_envs - 1, dones[-1]
 
         with th.no_grad():
             # The memory carried up to the cut, also where the next window starts from zero.
             values = self.policy.predict_values(
                 obs_as_tensor(new_obs, self.device),  # type: ignore[arg-type]
                 lstm_states.vf,
-                th.as_tensor(dones, device=self.device),
+                self._as_floats(dones),
             )
         check_finite_outputs(rollout_buffer)
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
-        self._last_lstm_states = rollout_buffer.carried_state or self.policy.zero_states(
-            env.num_envs
-        )
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
 
+    def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
+        """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""
+        return th.as_tensor(flags.astype(np.float32), device=self.device)
+
     def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
         """Return what acts while the buffer is filled."""
         return WatchedStep(self.policy)
+
+    def _step_locals(self) -> dict[str, Any]:
+        """Return what callbacks may read of the step just taken besides the local names."""
+        return {}
 
     def _update_info_buffer(
         self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
@@ -568,9 +582,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
             values = self.policy.predict_values(
                 self.policy.obs_to_tensor(final_obs)[0],
                 states.vf,
-                th.zeros(len(truncated), dtype=th.bool, device=self.device),
+                th.zeros(len(truncated), device=self.device),
             )
-        rewards = np.array(rewards)
+        # A VecEnv of somebody else's may give whole numbers.
+        rewards = np.array(rewards, dtype=np.result_type(rewards, np.float32))
         rewards[truncated] += self.gamma * values.flatten().cpu().numpy()
         return rewards
 
@@ -722,7 +737,14 @@ class RecurrentPPO(OnPolicyAlgorithm):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfRecurrentPPO:
-        """Train for at least ``total_timesteps`` environment steps; the arguments are SB3's."""
+        """Train for at least ``total_timesteps`` environment steps; the arguments are SB3's.
+
+        :raises ValueError: for arguments that cannot be
+        """
+        flags = {"reset_num_timesteps": reset_num_timesteps, "progress_bar": progress_bar}
+        total_timesteps = check_learning(
+            total_timesteps, callback, log_interval, tb_log_name, flags
+        )
         return super().learn(
             total_timesteps=total_timesteps,
             callback=callback,

@@ -210,7 +210,7 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     if against_compiled_heads(policy) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return CompiledCategoricalHeads(kernels, action_net, value_net)
+        return CompiledCategoricalHeads(kernels, action_net, value_net, action_dist)
     # A Gaussian's spread is a parameter of its own.
     spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
     pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))

@@ -6,7 +6,7 @@ gradient, without dropout, and without drawing a random number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -23,7 +23,7 @@ from thrust_pomdp.recurrent.subsequences import combine_states
 def minibatches(
     policy: RecurrentActorCriticPolicy,
     buffer: RecurrentRolloutBuffer,
-    n_sequences: int,
+    n_sequences: int | Sequence[int],
     refresh: bool = False,
 ) -> Iterator[SequenceBatch]:
     """Yield the minibatches of one epoch, ready to be trained on.
@@ -33,7 +33,7 @@ def minibatches(
 
     :param policy: the policy that is trained
     :param buffer: holds the window
-    :param n_sequences: sequences in a minibatch
+    :param n_sequences: sequences in a minibatch, or in each
     :param refresh: compute the stored states anew first
     """
     if refresh:

@@ -13,7 +13,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
-    sequences_per_minibatch,
+    minibatch_sizes,
+    sizes_of,
 )
 from thrust_pomdp.recurrent.sequences import RNNStates
 
@@ -208,15 +209,35 @@ class TestMinibatches:
 
 class TestBatchSizeInTimeSteps:
     @pytest.mark.parametrize(
-        ("batch_size", "windows"), [(None, 8), (1, 1), (128, 1), (255, 1), (256, 2), (9999, 8)]
+        ("batch_size", "sizes"),
+        [
+            (None, [8]),
+            (1, [1] * 8),
+            (128, [1] * 8),
+            (192, [2, 2, 1, 1, 1, 1]),
+            (255, [2, 2, 2, 1, 1]),
+            (256, [2] * 4),
+            (384, [3, 3, 2]),
+            (9999, [8]),
+        ],
     )
-    def test_rule(self, batch_size, windows):
-        assert sequences_per_minibatch(batch_size, n_steps=128, n_envs=8) == windows
+    def test_rule(self, batch_size, sizes):
+        assert minibatch_sizes(batch_size, length=128, n_seq=8) == sizes
 
-    def test_get_serves_whole_windows(self):
+    def test_every_sequence_is_in_one_minibatch_and_their_number_is_what_was_asked_for(self):
+        generator = np.random.default_rng(0)
+        for _ in range(500):
+            length, n_seq, batch_size = generator.integers(1, 60, 3).tolist()
+            sizes = minibatch_sizes(batch_size, length, n_seq)
+            assert sum(sizes) == n_seq
+            assert min(sizes) >= 1
+            assert len(sizes) == min(-(-n_seq * length // batch_size), n_seq)
+            assert sum(sizes_of(n_seq, batch_size)) == n_seq
+
+    def test_get_serves_whole_windows_in_the_flat_form(self):
         buffer = fill(make(n_steps=4, n_envs=3))
-        assert [len(batch.old_values) for batch in buffer.get(8)] == [2, 1]
-        assert [len(batch.old_values) for batch in buffer.get()] == [3]
+        assert [len(batch.old_values) for batch in buffer.get(8)] == [8, 4]
+        assert [len(batch.old_values) for batch in buffer.get()] == [12]
 
 
 class TestReturnsByHand:

@@ -259,16 +259,20 @@ class TestTracing:
     @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
     @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # torch's own layer checks sizes
     def test_a_traced_step_follows_its_inputs(self):
-        lstm = nn.LSTM(3, 5)
+        class Step(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lstm = nn.LSTM(3, 5)
 
-        def step(features, hidden, cell, starts):
-            output, states = memory_step(lstm, features, (hidden, cell), starts)
-            return output, *states
+            def forward(self, features, hidden, cell, starts):
+                output, states = memory_step(self.lstm, features, (hidden, cell), starts)
+                return output, *states
 
         def flat(seed):
             features, states, starts = self.inputs(seed)
             return features, *states, starts
 
+        step = Step()
         traced = th.jit.trace(step, flat(1), check_trace=False)
         for seed in (2, 3, 4):
             th.testing.assert_close(traced(*flat(seed)), step(*flat(seed)))

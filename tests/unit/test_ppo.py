@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch as th
@@ -176,8 +178,8 @@ class TestWindowStates:
         model = make_model(window_state=window_state).learn(WINDOW * 3)
         shapes = [t.shape for pair in model._last_lstm_states for t in pair]
         assert shapes == [(1, 3, 16)] * 4
-        cleared = all(not t.any() for pair in model._last_lstm_states for t in pair)
-        assert cleared == (window_state == "zero")
+        # The final ones, as over there; it is the next window that starts from zero.
+        assert all(t.any() for pair in model._last_lstm_states for t in pair)
 
     def test_carry_goes_on_with_the_memory_of_the_window_before(self):
         model, recorder = make_model(window_state="carry"), _Recorder()
@@ -191,8 +193,9 @@ class TestWindowStates:
         model = make_model(fixed_length_envs(8, 7), window_state="carry")
         model.learn(WINDOW * 2)  # 16 steps: the first env ends its second episode exactly there
         assert model.rollout_buffer.episode_start_carry.tolist() == [True, False]
-        ended = [float(t[:, 0].abs().sum()) for pair in model._last_lstm_states for t in pair]
-        running = [float(t[:, 1].abs().sum()) for pair in model._last_lstm_states for t in pair]
+        carried = model.rollout_buffer.carried_state
+        ended = [float(t[:, 0].abs().sum()) for pair in carried for t in pair]
+        running = [float(t[:, 1].abs().sum()) for pair in carried for t in pair]
         assert ended == [0.0] * 4
         assert all(value > 0 for value in running)
 
@@ -538,6 +541,14 @@ class TestRefusals:
             RecurrentPPO.load(tmp_path / "foreign")
 
 
+class _Append:
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    def __call__(self, *args) -> None:
+        self.steps.append(1)
+
+
 class TestBatchSize:
     @pytest.mark.parametrize(
         ("batch_size", "windows"), [(16, 1), (32, 2), (48, 3), (None, 3), (1000, 3)]
@@ -549,10 +560,56 @@ class TestBatchSize:
         _learned(model)
         assert seen == [windows] * 2
 
-    @pytest.mark.parametrize(("batch_size", "used"), [(8, 16), (40, 32)])
-    def test_what_cannot_be_served_says_what_is_used_instead(self, batch_size, used):
-        with pytest.warns(UserWarning, match=f"{used} steps, are used instead") as caught:
-            model = make_model(batch_size=batch_size)
+    @pytest.mark.parametrize(
+        ("arguments", "length", "sizes"),
+        [
+            ({"batch_size": 8}, 8, [1] * 6),
+            ({"batch_size": 12}, 8, [2, 2, 1, 1]),
+            ({"batch_size": 4}, 4, [1] * 12),
+            ({"batch_size": 40}, 16, [2, 1]),
+            ({"batch_size": 8, "sequence_length": 16}, 16, [1] * 3),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore:batch_size=8 is served by whole sequences of 16")
+    def test_below_a_window_cuts_windows(self, arguments, length, sizes):
+        model, seen = make_model(n_epochs=1, **arguments), []
+        losses = model._losses
+        model._losses = lambda batch, *args: (
+            seen.append(batch.returns.shape),
+            losses(batch, *args),
+        )[1]
+        _learned(model)
+        assert [tuple(shape) for shape in seen] == [(size, length) for size in sizes]
+
+    def test_the_number_of_gradient_steps_is_sb3_contribs_for_any_setting(self):
+        generator = np.random.default_rng(0)
+        for _ in range(30):
+            n_envs, n_steps, batch_size = generator.integers((1, 2, 2), (7, 65, 200)).tolist()
+            n_rows = n_envs * n_steps
+            theirs = -(-n_rows // batch_size)
+            env = fixed_length_envs(*range(5, 5 + n_envs))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                model = RecurrentPPO(
+                    "MlpLstmPolicy", env, n_steps=n_steps, batch_size=batch_size, n_epochs=1,
+                    policy_kwargs=SMALL,
+                )  # fmt: skip
+            steps: list[int] = []
+            model.policy.optimizer.register_step_post_hook(_Append(steps))
+            model.learn(n_rows)
+            assert len(steps) == theirs, (n_envs, n_steps, batch_size)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"n_steps": 31, "batch_size": 8}, "subsequences of 1 steps, the largest divisor"),
+            ({"n_steps": 22, "batch_size": 5}, "subsequences of 2 steps"),
+            ({"sequence_length": 16, "batch_size": 8}, "so by minibatches of 16"),
+        ],
+    )
+    def test_what_is_not_nearly_served_says_what_is_used_instead(self, arguments, message):
+        with pytest.warns(UserWarning, match=message) as caught:
+            model = make_model(**arguments)
         assert len(caught) == 1
         _learned(model)  # warns no more
 

@@ -220,7 +220,7 @@ class TestLayout:
         layout = ResetLayout.from_episode_starts(PATTERNS["scattered"])
         if laid_out:
             assert layout.extended is layout.extended
-        parts = layout.split(n_rows)
+        parts = layout.split([min(n_rows, N_SEQ - row) for row in range(0, N_SEQ, n_rows)])
         assert len(parts) == -(-N_SEQ // n_rows)
         for number, part in enumerate(parts):
             rows = th.arange(N_SEQ)[number * n_rows : (number + 1) * n_rows]

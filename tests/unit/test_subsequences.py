@@ -277,9 +277,9 @@ class TestTheBufferOtherwise:
     def test_get_serves_time_steps_by_whole_subsequences(self):
         buffer = fill(make(2))
         sizes = [len(batch.returns) for batch in buffer.get(11)]
-        assert sizes == [5, 5, 2]
-        assert [len(batch.returns) for batch in buffer.get()] == [12]
-        assert [len(batch.returns) for batch in buffer.get(1)] == [1] * 12
+        assert sizes == [8, 8, 8]  # 24 steps make three minibatches of 11
+        assert [len(batch.returns) for batch in buffer.get()] == [24]
+        assert [len(batch.returns) for batch in buffer.get(1)] == [2] * 12
 
     def test_records_all_states_too_where_asked(self):
         buffer = fill(make(4, record_states=True))

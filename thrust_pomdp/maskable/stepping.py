@@ -49,7 +49,7 @@ def _make_masked_heads(policy: MaskableRecurrentActorCriticPolicy, next_masks: N
     if against_compiled_heads(policy) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return CompiledMaskedHeads(kernels, action_net, value_net, next_masks)
+        return CompiledMaskedHeads(kernels, action_net, value_net, distribution, next_masks)
     pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))
 
     def act(memory_pi: th.Tensor, memory_vf: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
@@ -72,6 +72,7 @@ class CompiledMaskedHeads(CompiledCategoricalHeads):
     :param kernels: the compiled loops
     :param action_net: the actor's head, with a bias; its weights must keep their memory
     :param value_net: the critic's head, likewise
+    :param distribution: is told logits and masks of each step
     :param next_masks: called once in each step
     """
 
@@ -80,12 +81,15 @@ class CompiledMaskedHeads(CompiledCategoricalHeads):
         kernels: ModuleType,
         action_net: nn.Linear,
         value_net: nn.Linear,
+        distribution: MaskableCategoricalDistribution,
         next_masks: NextMasks,
     ) -> None:
-        super().__init__(kernels, action_net, value_net)
+        super().__init__(kernels, action_net, value_net, distribution)
         self._next_masks = next_masks
 
     def _run(self, race: Any, *arrays: Any) -> None:
         masks = self._next_masks()
         check_shapes(action_masks=(masks, race.shape))
         self._kernels.masked_categorical_heads(*self._views, masks, race, *arrays)
+        logits = th.from_numpy(arrays[-1])
+        self._distribution.proba_distribution(logits, th.from_numpy(masks))

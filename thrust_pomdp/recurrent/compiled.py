@@ -114,10 +114,17 @@ class CompiledCategoricalHeads:
     :param kernels: the compiled loops
     :param action_net: the actor's head, with a bias; its weights must keep their memory
     :param value_net: the critic's head, likewise
+    :param distribution: is told the logits of each step, for programs that look into it
     """
 
-    def __init__(self, kernels: ModuleType, action_net: nn.Linear, value_net: nn.Linear) -> None:
-        self._kernels = kernels
+    def __init__(
+        self,
+        kernels: ModuleType,
+        action_net: nn.Linear,
+        value_net: nn.Linear,
+        distribution: Any,
+    ) -> None:
+        self._kernels, self._distribution = kernels, distribution
         weights = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
         # Changes in place are seen through the views.
         self._views = tuple(weight.detach().numpy() for weight in weights)
@@ -141,11 +148,13 @@ class CompiledCategoricalHeads:
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)
         values = np.empty((n_envs, 1), dtype=np.float32)
-        self._run(race, pi, vf, actions, log_prob, values)
+        logits = np.empty((n_envs, n_actions), dtype=np.float32)
+        self._run(race, pi, vf, actions, log_prob, values, logits)
         return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
 
     def _run(self, race: Any, *arrays: Any) -> None:
         self._kernels.categorical_heads(*self._views, race, *arrays)
+        self._distribution.proba_distribution(th.from_numpy(arrays[-1]))
 
 
 class CategoricalPPOLoss(th.autograd.Function):

@@ -35,8 +35,9 @@ def _log_softmax(logits, out):  # type: ignore[no-untyped-def]
 
 @_compile
 def categorical_heads(  # type: ignore[no-untyped-def]
-    pi_weights, pi_bias, vf_weights, vf_bias, race, memory_pi, memory_vf, actions, log_prob, values
-):
+    pi_weights, pi_bias, vf_weights, vf_bias,
+    race, memory_pi, memory_vf, actions, log_prob, values, logits,
+):  # fmt: skip
     """Draw an action for each row and estimate its value, by linear heads.
 
     Actions are drawn by the exponential race: argmax of p / E with E ~ Exp(1).
@@ -51,14 +52,15 @@ def categorical_heads(  # type: ignore[no-untyped-def]
     :param actions: output, int64 ``[n]``
     :param log_prob: output, ``[n]``
     :param values: output, ``[n, 1]``
+    :param logits: output, ``[n, n_actions]``
     """
     n_actions = len(pi_bias)
     row = np.empty(n_actions, dtype=memory_pi.dtype)
     for n in range(len(memory_pi)):
         values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
         for a in range(n_actions):
-            row[a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
-        _log_softmax(row, row)
+            logits[n, a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
+        _log_softmax(logits[n], row)
         best, winner = np.exp(row[0]) / race[n, 0], 0
         for a in range(1, n_actions):
             score = np.exp(row[a]) / race[n, a]
@@ -71,20 +73,20 @@ def categorical_heads(  # type: ignore[no-untyped-def]
 @_compile
 def masked_categorical_heads(  # type: ignore[no-untyped-def]
     pi_weights, pi_bias, vf_weights, vf_bias, allowed,
-    race, memory_pi, memory_vf, actions, log_prob, values,
+    race, memory_pi, memory_vf, actions, log_prob, values, logits,
 ):  # fmt: skip
     """Do the same where not every action can be taken.
 
     :param allowed: bool ``[n, n_actions]``, at least one in each row
+    :param logits: output, before they are masked
     """
     n_actions = len(pi_bias)
     row = np.empty(n_actions, dtype=memory_pi.dtype)
     for n in range(len(memory_pi)):
         values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
         for a in range(n_actions):
-            row[a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
-            if not allowed[n, a]:
-                row[a] = -np.inf
+            logits[n, a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
+            row[a] = logits[n, a] if allowed[n, a] else -np.inf
         _log_softmax(row, row)
         best, winner = _f32(-1), -1
         for a in range(n_actions):

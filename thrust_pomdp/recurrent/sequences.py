@@ -22,6 +22,7 @@ Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -90,21 +91,15 @@ class _ExtendedRows(NamedTuple):
 
     def select(self, rows: th.Tensor) -> _ExtendedRows:
         steps = self.steps.index_select(0, rows)
-        return _ExtendedRows(steps, _flatten(steps, len(steps)), self.flags.index_select(1, rows))
+        return _ExtendedRows(steps, _flatten(steps), self.flags.index_select(1, rows))
 
-    def split(self, n_rows: int) -> list[_ExtendedRows]:
-        n_seq, n_steps = self.steps.shape
-        flat_steps = _flatten(self.steps, n_rows)
-        parts = []
-        for start in range(0, n_seq, n_rows):
-            rows = slice(start, min(start + n_rows, n_seq))
-            steps, size = self.steps[rows], rows.stop - start
-            flat = (
-                flat_steps[start * n_steps : rows.stop * n_steps]
-                if size == n_rows
-                else _flatten(steps, size)
-            )
-            parts.append(_ExtendedRows(steps, flat, self.flags[:, rows]))
+    def split(self, sizes: Sequence[int]) -> list[_ExtendedRows]:
+        parts, start = [], 0
+        for size in sizes:
+            rows = slice(start, start + size)
+            steps = self.steps[rows]
+            parts.append(_ExtendedRows(steps, _flatten(steps), self.flags[:, rows]))
+            start += size
         return parts
 
 
@@ -160,20 +155,20 @@ class ResetLayout:
         extended = None if self._extended is None else self._extended.select(rows)
         return ResetLayout(self.episode_starts.index_select(0, rows), extended)
 
-    def split(self, n_rows: int) -> list[ResetLayout]:
-        """Split into layouts of ``n_rows`` rows each, the last one taking what is left."""
-        starts = th.split(self.episode_starts, n_rows)
+    def split(self, sizes: Sequence[int]) -> list[ResetLayout]:
+        """Split into layouts of so many rows each."""
+        starts = th.split(self.episode_starts, list(sizes))
         if self._extended is None:
             return [ResetLayout(part) for part in starts]
         return [
-            ResetLayout(*parts) for parts in zip(starts, self._extended.split(n_rows), strict=True)
+            ResetLayout(*parts) for parts in zip(starts, self._extended.split(sizes), strict=True)
         ]
 
 
-def _flatten(steps: th.Tensor, n_rows: int) -> th.Tensor:
-    """Index steps in time-major flattened extended rows, of each group of ``n_rows`` rows."""
-    rows = th.arange(len(steps), device=steps.device) % n_rows
-    return (steps * n_rows + rows[:, None]).flatten()
+def _flatten(steps: th.Tensor) -> th.Tensor:
+    """Index steps in extended rows laid out time-major and flattened."""
+    rows = th.arange(len(steps), device=steps.device)
+    return (steps * len(steps) + rows[:, None]).flatten()
 
 
 def zero_states(states: LSTMState, where: th.Tensor) -> LSTMState:

@@ -250,3 +250,12 @@ def _check_divides(sequence_length: int, n_steps: int) -> None:
     raise ValueError(
         f"sequence_length must divide n_steps={n_steps}, got {sequence_length}: take {nearest}"
     )
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is not above another one.
+
+    >>> largest_divisor(2048, most=100)
+    64
+    """
+    return next(divisor for divisor in range(most, 0, -1) if number % divisor == 0)

@@ -226,6 +226,19 @@ class GymnasiumVecEnv(VecEnv):
 
     # --------------------------------------------------------- looking into single environments
 
+    @property
+    def envs(self) -> list[Any]:
+        """The single environments, as SB3's ``DummyVecEnv`` has them.
+
+        Those of a native vector show their state; stepping one by itself is not what they are for.
+
+        :raises AttributeError: if the vector environment has none to look into
+        """
+        envs = getattr(self._base, "envs", None)
+        if envs is None:
+            raise self._no_single_envs("envs cannot be listed")
+        return list(envs)
+
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Read an attribute of some environments, all by default.
 
