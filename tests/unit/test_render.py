@@ -197,6 +197,49 @@ class TestPicture:
             assert env.unwrapped.render() is None
 
 
+class TestNoise:
+    """A noisy sensor's pictures show the cart that the agent saw as an outline."""
+
+    def outline(self, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = np.nonzero((picture == painting.BLIND).all(axis=-1))
+        return rows, columns
+
+    def test_the_outline_is_where_the_observation_says(self) -> None:
+        env = gym.make(NOISY, noise_sigma=0.2, render_mode="rgb_array")
+        obs, _ = env.reset(seed=3)
+        for step in range(12):
+            rows, columns = self.outline(env.render())
+            x, angle = obs.tolist()
+            low = columns[rows > 303]  # below the track there is the cart alone
+            assert (low.min() + low.max()) / 2 == pytest.approx(300 + 125 * x, abs=2)
+            tip = columns[rows < rows.min() + 4].mean()
+            assert tip == pytest.approx(300 + 125 * x + 120 * np.sin(angle), abs=6)
+            obs, *_ = env.step(step % 2)
+
+    def test_a_cart_seen_beyond_the_edge_is_painted_as_far_as_it_is_inside(self) -> None:
+        env = gym.make(NOISY, noise_sigma=5.0, render_mode="rgb_array")
+        seen = []
+        for seed in range(20):
+            seen.append(env.reset(seed=seed)[0][0])
+            is_inside = self.outline(env.render())[0].size > 0
+            if abs(seen[-1]) < 2.5 or abs(seen[-1]) > 3.2:  # between them the pole may lean inside
+                assert is_inside == (abs(seen[-1]) < 2.5)
+        assert min(seen) < -3.2
+        assert max(seen) > 3.2
+
+    def test_the_rest_is_the_picture_without_noise(self) -> None:
+        pictures = []
+        for sigma in (0.0, 0.1):
+            env = gym.make(NOISY, noise_sigma=sigma, render_mode="rgb_array")
+            env.reset(seed=1)
+            pictures.append(env.render())
+        assert self.outline(pictures[0])[0].size == 0
+        differs = (pictures[0] != pictures[1]).any(axis=-1)
+        rows, columns = self.outline(pictures[1])
+        differs[rows, columns] = differs[35:60, :320] = False  # the outline, and what explains it
+        assert not differs.any()
+
+
 class TestWatchingChangesNothing:
     @every_id
     @pytest.mark.parametrize("render_mode", ["rgb_array", "human"])

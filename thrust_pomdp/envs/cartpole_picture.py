@@ -5,20 +5,24 @@ pygame is imported when something is painted, as Gymnasium does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.painting import BLANK, Picture, frame_thickness, mark_blind, strip
+from thrust_pomdp.painting import BLANK, BLIND, Picture, frame_thickness, mark_blind, strip
 
 #: Rows of the caption and of the strip, below the track in the 400 of Gymnasium's picture.
 _CAPTION_TOP, _STRIP_ROWS = 336, slice(356, 380)
 
 #: Pixels between the edge and what is written.
 _MARGIN = 20
+
+#: Gymnasium's drawing, in pixels: the track's row from below, the cart and the pole's width.
+_TRACK_ROW, _CART, _POLE_WIDTH = 100, (50, 30), 10
 
 
 def add_senses(picture: Picture, blanked: Sequence[bool], hides_velocities: bool) -> Picture:
@@ -40,6 +44,43 @@ def add_senses(picture: Picture, blanked: Sequence[bool], hides_velocities: bool
         painted[_STRIP_ROWS, inside:-inside] = strip(blanked, width, height)
         write(painted, "latest frames: dark = blank, newest at the right", _MARGIN, _CAPTION_TOP)
     return painted
+
+
+def add_ghost(
+    picture: Picture, seen: Sequence[float], half_width: float, pole_length: float
+) -> Picture:
+    """Paint the outline of the cart where a noisy sensor saw it, and say so.
+
+    :param picture: of the true cart, ``[400, 600, 3]`` uint8; left as it is
+    :param seen: cart position in m and pole angle in rad, as the agent saw them
+    :param half_width: metres from the middle of the picture to its edge
+    :param pole_length: in metres
+    :return: a new picture of the same shape
+    """
+    import pygame
+
+    height, width = picture.shape[:2]
+    pixels = width / (2 * half_width)
+    surface = pygame.surfarray.make_surface(picture.transpose(1, 0, 2))
+    middle = width / 2 + seen[0] * pixels, height - 1 - _TRACK_ROW
+    for outline in _outlines(middle, seen[1], pole_length * pixels):
+        pygame.draw.lines(surface, BLIND.tolist(), True, outline, width=2)
+    painted: Picture = pygame.surfarray.array3d(surface).transpose(1, 0, 2).copy()
+    write(painted, "outline: as the agent saw it, with noise", _MARGIN, _MARGIN + 20)
+    return painted
+
+
+def _outlines(
+    middle: tuple[float, float], angle: float, length: float
+) -> Iterator[list[tuple[float, float]]]:
+    """Yield the corners of cart and pole, as Gymnasium draws them, in pixels from the top left."""
+    x, y = middle
+    half, rise = _CART[0] / 2, _CART[1] / 2
+    yield [(x - half, y - rise), (x + half, y - rise), (x + half, y + rise), (x - half, y + rise)]
+    cos, sin = math.cos(angle), math.sin(angle)
+    half, axle = _POLE_WIDTH / 2, y - _CART[1] / 4
+    corners = [(-half, -half), (-half, length - half), (half, length - half), (half, -half)]
+    yield [(x + across * cos + up * sin, axle + across * sin - up * cos) for across, up in corners]
 
 
 def write(picture: Picture, text: str, left: int, top: int) -> None:

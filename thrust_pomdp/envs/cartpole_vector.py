@@ -96,6 +96,11 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
         """
         return []
 
+    def tell_painter(self, idx: int) -> None:
+        """Let the single environment, which paints, know what the sensors of one of many did."""
+        self.single._flags.clear()
+        self.single._flags.extend(self.latest_flags(idx))
+
     def _infos(self, mask: Flags) -> Infos:
         infos: Infos = {}
         everyone, blanked = mask is self._everyone, self.blanked

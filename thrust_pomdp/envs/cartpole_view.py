@@ -32,8 +32,7 @@ class CartPoleOfVector(EnvOfVector):
         """Paint the environment, ``[height, width, 3]`` uint8."""
         single, vector_env = self._vector_env.single, self._vector_env
         single.state = self.state
-        single._flags.clear()
-        single._flags.extend(vector_env.latest_flags(self._idx))
+        vector_env.tell_painter(self._idx)
         return single.render()
 
     def __setattr__(self, name: str, value: Any) -> None:

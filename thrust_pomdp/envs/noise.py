@@ -55,6 +55,8 @@ class SensorNoise:
 
     def __init__(self, sigma: float, n_components: int) -> None:
         self.sigma, self.n_components = sigma, n_components
+        #: Noise of the latest frame, ``[n_components]``, float32.
+        self.latest: NDArray[np.float32] = np.zeros(n_components, dtype=np.float32)
         self._generator = noise_generator(None)
 
     def seed(self, seed: int) -> None:
@@ -63,7 +65,9 @@ class SensorNoise:
 
     def next_frame(self) -> NDArray[np.float32]:
         """Draw the noise of the next frame, ``[n_components]``."""
-        return (self.sigma * self._generator.standard_normal(self.n_components)).astype(np.float32)
+        drawn = self.sigma * self._generator.standard_normal(self.n_components)
+        self.latest = drawn.astype(np.float32)
+        return self.latest
 
 
 class SensorNoises:

@@ -9,8 +9,10 @@ from gymnasium import spaces
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.as_written import remember
-from thrust_pomdp.envs.cartpole import Info, Observation, SensedCartPoleEnv
+from thrust_pomdp.envs.cartpole import POSITIONS, Info, Observation, SensedCartPoleEnv
+from thrust_pomdp.envs.cartpole_picture import add_ghost
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
+from thrust_pomdp.painting import Picture
 
 
 @remember
@@ -166,7 +168,8 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
     :param max_episode_length: steps after which the episode is truncated, >= 1
     :param expose_state: add the true observation of ``CartPole-v1`` as ``info["state"]``, float32
         of shape ``(4,)``
-    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown
+    :param render_mode: ``None``, ``"human"`` or ``"rgb_array"``; the true cart is shown, and as an
+        outline the cart that the agent saw
     :raises ValueError: for a bad argument
 
     ```python
@@ -209,8 +212,27 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
             self._noise.seed(seed)
         return self._noisy(obs), info
 
+    def render(self) -> Picture | None:
+        """Paint the true cart, and the outline of the one that the agent saw.
+
+        :return: ``[400, 600, 3]`` uint8; None in human mode, in which ``reset`` and ``step`` show
+            it as soon as the sensor has looked (Gymnasium calls this before that)
+        """
+        return None if self.render_mode == "human" else super().render()
+
+    def _picture(self) -> Picture | None:
+        picture = super()._picture()
+        if picture is None or self.noise_sigma == 0.0:
+            return picture
+        positions = np.asarray(self.state, dtype=np.float32)[list(POSITIONS)]
+        seen = clipped(positions + self._noise.latest, self._low, self._high)
+        return add_ghost(picture, seen.tolist(), self.x_threshold, 2 * self.length)
+
     def _noisy(self, obs: Observation) -> Observation:
-        return clipped(obs + self._noise.next_frame(), self._low, self._high)
+        seen = clipped(obs + self._noise.next_frame(), self._low, self._high)
+        if self.render_mode == "human":
+            super().render()
+        return seen
 
 
 def clipped(frames: Observation, low: Observation, high: Observation) -> Observation:

@@ -114,6 +114,11 @@ class NoisyPositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
         super()._seed_one(idx, seed)
         self._noises.seed(idx, seed)
 
+    def tell_painter(self, idx: int) -> None:
+        """Let the single environment, which paints, know what the sensors of one of many did."""
+        super().tell_painter(idx)
+        self.single._noise.latest = self._noises.latest[idx]
+
     def _draw_frames(self, restarted: Flags | None) -> None:
         self._noises.next_frames()
 
