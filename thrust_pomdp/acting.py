@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from thrust_pomdp.arguments import check_count, check_flag, check_switch
+from thrust_pomdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -78,11 +82,16 @@ class StatefulActor:
         previous_reward: bool = False,
         frame_stack: int = 1,
     ) -> None:
+        _check_model(model, "predict")
         self.model = model
-        self.deterministic = deterministic
+        self.deterministic = check_switch("deterministic", deterministic)
         self._state: Any = None
         self._sight: Any = None
-        if normalizer is not None or previous_action or previous_reward or frame_stack != 1:
+        previous_action = check_flag("previous_action", previous_action)
+        previous_reward = check_flag("previous_reward", previous_reward)
+        frame_stack = check_count("frame_stack", frame_stack)
+        if normalizer is not None or previous_action or previous_reward or frame_stack > 1:
+            _check_model(model, "observation_space", "action_space")
             from thrust_pomdp.seeing import standard_layers
 
             self._look_through(
@@ -118,6 +127,7 @@ class StatefulActor:
     def _look_through(self, layers: list[Layer], blank: Any = None) -> None:
         from thrust_pomdp.seeing import Sight
 
+        _check_model(self.model, "observation_space", "action_space")
         self._sight = Sight(layers, _acting_space(self.model), self.model.action_space, blank)
 
     def reset(self) -> None:
@@ -188,6 +198,27 @@ class StatefulActor:
 
         sight = Sight([], _acting_space(self.model), self.model.action_space)
         return sight.blank(obs, blanked)
+
+
+def _check_model(model: Any, *needed: str) -> None:
+    """Refuse what cannot act, with what to do about it.
+
+    :param needed: names of methods and attributes
+    :raises ValueError: naming the remedy
+    """
+    if isinstance(model, (str, os.PathLike)):
+        raise ArgumentError(
+            f"model must be a model, got the path {str(model)!r}: load it first, as by "
+            "thrust_pomdp.RecurrentPPO.load(path)"
+        )
+    if isinstance(model, type):
+        raise ArgumentError(f"model must be a model, got the class {model.__name__}: make one")
+    for name in needed:
+        if not hasattr(model, name):
+            raise ArgumentError(
+                f"model must be a model or policy of Stable-Baselines3's kind, with {name}, got "
+                f"{model!r}"
+            )
 
 
 def _acting_space(model: _Predictor) -> Any:

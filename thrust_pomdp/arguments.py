@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from typing import Any
 
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.errors import ArgumentError, warn_user
 
 #: Options of torch's recurrent layers that cannot work here, and why.
 _REFUSED_LSTM_KWARGS = {
@@ -20,30 +21,43 @@ _REFUSED_LSTM_KWARGS = {
 
 
 def check_count(name: str, value: Any, minimum: int = 1) -> int:
-    """Return a whole number.
+    """Return a whole number, NumPy's or Python's, as Python's.
 
     :raises ValueError: if it is none, or below ``minimum``
     """
     try:
         count = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
     if isinstance(value, bool) or count < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
+        raise ArgumentError(f"{name} must be at least {minimum}, got {value!r}")
     return count
 
 
 def check_number(name: str, value: Any) -> float:
-    """Return a number.
+    """Return a number, NumPy's or Python's, as Python's.
 
     :raises ValueError: if it is none
     """
-    if isinstance(value, (str, bytes, bool)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
+    if isinstance(value, (str, bytes, bool)) or getattr(value, "ndim", 0) > 0:
+        raise ArgumentError(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be a number, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ArgumentError(f"{name} must be a number, got {value!r}") from None
+
+
+def check_finite_number(name: str, value: Any, minimum: float = -math.inf) -> float:
+    """Return a finite number.
+
+    :raises ValueError: if it is none, or below ``minimum``
+    """
+    number = check_number(name, value)
+    if not math.isfinite(number):
+        raise ArgumentError(f"{name} must be finite, got {value!r}")
+    if number < minimum:
+        raise ArgumentError(f"{name} must be at least {minimum:g}, got {value!r}")
+    return number
 
 
 def check_positive(name: str, value: Any) -> float:
@@ -53,7 +67,7 @@ def check_positive(name: str, value: Any) -> float:
     """
     number = check_number(name, value)
     if not number > 0:
-        raise ValueError(f"{name} must be positive, got {value!r}")
+        raise ArgumentError(f"{name} must be positive, got {value!r}")
     return number
 
 
@@ -64,8 +78,22 @@ def check_fraction(name: str, value: Any) -> float:
     """
     number = check_number(name, value)
     if not 0 <= number <= 1:
-        raise ValueError(f"{name} must lie in [0, 1], got {value!r}")
+        raise ArgumentError(f"{name} must lie in [0, 1], got {value!r}")
     return number
+
+
+def check_schedule(name: str, value: Any, minimum: float = -math.inf) -> Any:
+    """Return a number of at least ``minimum``, or what is a function of the remaining progress.
+
+    :raises ValueError: if it is neither
+    """
+    if callable(value) and not isinstance(value, type):
+        return value
+    if isinstance(value, (str, bytes, bool)) or value is None:
+        raise ArgumentError(
+            f"{name} must be a number or a function of the remaining progress, got {value!r}"
+        )
+    return check_finite_number(name, value, minimum)
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -73,9 +101,43 @@ def check_flag(name: str, value: Any) -> bool:
 
     :raises ValueError: for anything else: ``"no"`` has a truth value too
     """
-    if isinstance(value, bool) or (hasattr(value, "dtype") and value.dtype == bool):
+    is_numpys = str(getattr(value, "dtype", "")) == "bool" and getattr(value, "ndim", 1) == 0
+    if isinstance(value, bool) or is_numpys:
         return bool(value)
-    raise ValueError(f"{name} must be True or False, got {value!r}")
+    raise ArgumentError(f"{name} must be True or False, got {value!r}")
+
+
+def check_switch(name: str, value: Any) -> bool:
+    """Return a bool, for an argument of SB3's, whose users may say 0 and 1.
+
+    :raises ValueError: for anything else
+    """
+    if isinstance(value, numbers.Integral) and value in (0, 1):
+        return bool(value)
+    return check_flag(name, value)
+
+
+def check_seed(name: str, value: Any) -> int | None:
+    """Return a seed, None for none.
+
+    :raises ValueError: if NumPy's generators cannot be seeded with it
+    """
+    if value is None:
+        return None
+    seed = check_count(name, value, minimum=0)
+    if seed >= 2**32:
+        raise ArgumentError(f"{name} must be below 2**32, got {value!r}")
+    return seed
+
+
+def check_kind(name: str, value: Any, kinds: type | tuple[type, ...], words: str) -> None:
+    """Refuse what is of none of some classes; None is what was left out.
+
+    :param words: what the argument must be, for the message
+    :raises ValueError: naming the argument
+    """
+    if value is not None and not isinstance(value, kinds):
+        raise ArgumentError(f"{name} must be {words}, got {value!r}")
 
 
 def check_forget_bias(
@@ -86,19 +148,19 @@ def check_forget_bias(
     :param state: names of the parts of the memory's state
     :raises ValueError: with the reason
     """
-    if not math.isfinite(check_number("forget_bias", forget_bias)):
-        raise ValueError(f"forget_bias must be finite, got {forget_bias!r}")
+    check_finite_number("forget_bias", forget_bias)
     if forget_bias and "cell" not in state:
-        raise ValueError(
+        raise ArgumentError(
             f"forget_bias={forget_bias!r} needs rnn_class=nn.LSTM: the other layers have no forget "
             "gate"
         )
     if forget_bias and not (lstm_kwargs or {}).get("bias", True):
-        raise ValueError(f"forget_bias={forget_bias!r} needs biases: leave out lstm_kwargs['bias']")
+        raise ArgumentError(
+            f"forget_bias={forget_bias!r} needs biases: leave out lstm_kwargs['bias']"
+        )
 
 
 def check_lstm_arguments(
-    lstm_hidden_size: int,
     n_lstm_layers: int,
     shared_lstm: bool,
     enable_critic_lstm: bool,
@@ -110,10 +172,9 @@ def check_lstm_arguments(
     :param options: what ``lstm_kwargs`` may contain
     :raises ValueError: with the reason
     """
-    check_count("lstm_hidden_size", lstm_hidden_size)
-    check_count("n_lstm_layers", n_lstm_layers)
+    check_kind("lstm_kwargs", lstm_kwargs, dict, "a dict")
     if shared_lstm and enable_critic_lstm:
-        raise ValueError(
+        raise ArgumentError(
             "shared_lstm=True and enable_critic_lstm=True exclude each other: pass "
             "enable_critic_lstm=False for one shared LSTM, or shared_lstm=False for two"
         )
@@ -121,11 +182,17 @@ def check_lstm_arguments(
         if key in _REFUSED_LSTM_KWARGS:
             if not value:
                 continue  # said explicitly, and what it is anyway
-            raise ValueError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
+            raise ArgumentError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
         if key not in options:
             *first, last = map(repr, options)
-            raise ValueError(f"lstm_kwargs takes {', '.join(first)} and {last}, got {key!r}")
-        if key == "dropout" and value > 0 and n_lstm_layers > 1:
+            raise ArgumentError(f"lstm_kwargs takes {', '.join(first)} and {last}, got {key!r}")
+        if key == "bias":
+            check_switch("lstm_kwargs['bias']", value)
+        if (
+            key == "dropout"
+            and check_fraction("lstm_kwargs['dropout']", value)
+            and n_lstm_layers > 1
+        ):
             warn_user(
                 f"lstm_kwargs dropout={value} is active in training and not while collecting: "
                 "already the first pass over a window then computes other log-probabilities than "

@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
-from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from torch import nn
 
 from thrust_pomdp.asymmetric import CRITIC_ONLY, AsymmetricLstmPolicy, check_critic_only
 from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import check_finite, named_parts
 from thrust_pomdp.policies import (
     RecurrentActorCriticCnnPolicy,
@@ -23,6 +23,9 @@ from thrust_pomdp.policies import (
     RecurrentMultiInputActorCriticPolicy,
 )
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
+
+#: Side of the smallest image that the three layers of SB3's NatureCNN make something of.
+_SMALLEST_IMAGE = 36
 
 #: What SB3 can act in, and turn into features, alone or as values of a Dict.
 _SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -35,18 +38,20 @@ def check_env(env: Any) -> None:
     :raises ValueError: naming what is wrong
     """
     if not isinstance(env, (gym.Env, VecEnv)):
-        raise ValueError(f"env must be a Gymnasium environment, its id, or a VecEnv, got {env!r}")
+        raise ArgumentError(
+            f"env must be a Gymnasium environment, its id, or a VecEnv, got {env!r}"
+        )
     space = env.observation_space
     subspaces = list(space.values()) if isinstance(space, spaces.Dict) else [space]
     for subspace in subspaces:
         if not isinstance(subspace, (*_SPACES, spaces.Dict)):
-            raise ValueError(
+            raise ArgumentError(
                 "observation_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, or "
                 f"a Dict of these, got {space}"
             )
         _check_shape("observation_space", subspace)
     if not isinstance(env.action_space, _SPACES):
-        raise ValueError(
+        raise ArgumentError(
             "action_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, "
             f"got {env.action_space}"
         )
@@ -56,18 +61,18 @@ def check_env(env: Any) -> None:
 
 def _check_shape(name: str, space: spaces.Space[Any]) -> None:
     if isinstance(space, spaces.Discrete) and space.start != 0:
-        raise ValueError(f"{name} must be a Discrete space that starts at 0, got {space}")
+        raise ArgumentError(f"{name} must be a Discrete space that starts at 0, got {space}")
     if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim != 1 or space.start.any()):
-        raise ValueError(f"{name} must be a MultiDiscrete vector that starts at 0, got {space}")
+        raise ArgumentError(f"{name} must be a MultiDiscrete vector that starts at 0, got {space}")
     if isinstance(space, spaces.Box) and space.shape == ():
-        raise ValueError(f"{name} must be a Box of at least one dimension, got {space}")
+        raise ArgumentError(f"{name} must be a Box of at least one dimension, got {space}")
 
 
 def _check_action_bounds(space: spaces.Space[Any]) -> None:
     if isinstance(space, spaces.MultiBinary) and not isinstance(space.n, int):
-        raise ValueError(f"action_space must be a MultiBinary vector, got {space}")
+        raise ArgumentError(f"action_space must be a MultiBinary vector, got {space}")
     if isinstance(space, spaces.Box) and not np.isfinite([space.low, space.high]).all():
-        raise ValueError(f"action_space must be a Box with finite bounds, got {space}")
+        raise ArgumentError(f"action_space must be a Box with finite bounds, got {space}")
 
 
 def check_policy_class(
@@ -87,22 +92,57 @@ def check_policy_class(
         _refuse_policy_class(policy_class, name)
     if issubclass(policy_class, AsymmetricLstmPolicy):
         check_critic_only(observation_space, policy_kwargs.get("critic_only", CRITIC_ONLY))
-    if "features_extractor_class" in policy_kwargs:
+    if "features_extractor_class" in policy_kwargs or _chooses_by_itself(policy_class):
         return
+    scaled = not policy_kwargs.get("normalize_images", True)
     right = None
     if isinstance(observation_space, spaces.Dict):
         if not issubclass(policy_class, RecurrentMultiInputActorCriticPolicy):
             right = "MultiInputLstmPolicy"
     elif issubclass(policy_class, RecurrentMultiInputActorCriticPolicy):
         right = "MlpLstmPolicy or CnnLstmPolicy"
-    elif issubclass(policy_class, RecurrentActorCriticCnnPolicy):
-        scaled = not policy_kwargs.get("normalize_images", True)
-        if not is_image_space(observation_space, check_channels=False, normalized_image=scaled):
-            right = "MlpLstmPolicy"
+    elif issubclass(policy_class, RecurrentActorCriticCnnPolicy) and not is_image_space(
+        observation_space, check_channels=False, normalized_image=scaled
+    ):
+        right = "MlpLstmPolicy"
     if right is not None:
-        raise ValueError(
+        raise ArgumentError(
             f"policy must be {right} for the observation space {observation_space}, got {name}"
         )
+    if issubclass(
+        policy_class, (RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
+    ):
+        _check_sizes_of_images(observation_space, scaled)
+
+
+def _check_sizes_of_images(space: spaces.Space[Any], scaled: bool) -> None:
+    """Refuse images that SB3's CNN has no room for."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+    for key, part in parts.items():
+        if not is_image_space(part, check_channels=False, normalized_image=scaled):
+            continue
+        shape = part.shape or ()
+        height, width = shape[1:] if is_image_space_channels_first(part) else shape[:2]  # type: ignore[arg-type]
+        if min(height, width) < _SMALLEST_IMAGE:
+            what = f"images of key {key!r}" if key else "images"
+            raise ArgumentError(
+                f"observation_space must have {what} of at least {_SMALLEST_IMAGE} x "
+                f"{_SMALLEST_IMAGE} pixels for SB3's NatureCNN, got {height} x {width}: enlarge "
+                "them (gymnasium.wrappers.ResizeObservation), pass a features_extractor_class of "
+                "your own in policy_kwargs, or flatten them (gymnasium.wrappers.FlattenObservation)"
+                " for MlpLstmPolicy"
+            )
+
+
+def _chooses_by_itself(policy_class: Any) -> bool:
+    """Tell whether a class has a constructor of its own, which may choose any extractor."""
+    families = (
+        RecurrentActorCriticPolicy,
+        RecurrentActorCriticCnnPolicy,
+        RecurrentMultiInputActorCriticPolicy,
+        AsymmetricLstmPolicy,
+    )
+    return all(policy_class.__init__ is not family.__init__ for family in families)
 
 
 def check_privileged_keys(

@@ -9,7 +9,6 @@ training (:meth:`RecurrentActorCriticPolicy.evaluate_sequences`). Both compute t
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,21 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from thrust_pomdp import gate
-from thrust_pomdp.arguments import check_flag, check_forget_bias, check_lstm_arguments
+from thrust_pomdp.acting import MEMORY_IS_KEPT
+from thrust_pomdp.arguments import (
+    check_count,
+    check_finite_number,
+    check_flag,
+    check_forget_bias,
+    check_lstm_arguments,
+    check_switch,
+)
 from thrust_pomdp.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
     is_plain_object,
 )
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
 from thrust_pomdp.recurrent.memory import MEMORIES, memory_sequences, memory_step
@@ -49,6 +57,7 @@ from thrust_pomdp.recurrent.sequences import (
     as_windows,
     check_windows,
 )
+from thrust_pomdp.settings import check_policy_arguments
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10
@@ -137,8 +146,33 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         if rnn_class not in MEMORIES:
             raise ValueError(f"rnn_class must be nn.LSTM, nn.GRU or nn.RNN, got {rnn_class!r}")
         memory = MEMORIES[rnn_class]
+        check_policy_arguments(
+            flags={
+                "ortho_init": ortho_init,
+                "use_sde": use_sde,
+                "full_std": full_std,
+                "use_expln": use_expln,
+                "squash_output": squash_output,
+                "share_features_extractor": share_features_extractor,
+                "normalize_images": normalize_images,
+                "shared_lstm": shared_lstm,
+                "enable_critic_lstm": enable_critic_lstm,
+                "shared_lstm_critic_gradient": shared_lstm_critic_gradient,
+            },
+            classes={
+                "activation_fn": activation_fn,
+                "features_extractor_class": features_extractor_class,
+                "optimizer_class": optimizer_class,
+            },
+            dicts={
+                "features_extractor_kwargs": features_extractor_kwargs,
+                "optimizer_kwargs": optimizer_kwargs,
+            },
+        )
+        check_finite_number("log_std_init", log_std_init)
+        lstm_hidden_size = check_count("lstm_hidden_size", lstm_hidden_size)
+        n_lstm_layers = check_count("n_lstm_layers", n_lstm_layers)
         check_lstm_arguments(
-            lstm_hidden_size,
             n_lstm_layers,
             shared_lstm,
             enable_critic_lstm,
@@ -146,7 +180,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             memory.options,
         )
         if shared_lstm and not share_features_extractor:
-            raise ValueError(
+            raise ArgumentError(
                 "shared_lstm=True needs share_features_extractor=True: one LSTM cannot read two "
                 "sets of features"
             )
@@ -318,7 +352,10 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def _both_features(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor]:
         """Return the actor's and the critic's features, ``[rows, features]``."""
         features = self.extract_features(obs)
-        return features if isinstance(features, tuple) else (features, features)
+        if isinstance(features, tuple):
+            return _rows(features[0]), _rows(features[1])
+        features = _rows(features)
+        return features, features
 
     def _recur(
         self, obs: PyTorchObs, lstm_states: RNNStates, episode_starts: th.Tensor
@@ -531,7 +568,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :param lstm_states: the actor's state (``RNNStates.pi``)
         :param episode_starts: ``[n_envs]``
         """
-        features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
+        features = _rows(BasePolicy.extract_features(self, obs, self.pi_features_extractor))
         memory, lstm_states = self._process_sequence(
             features, lstm_states, episode_starts, self.lstm_actor
         )
@@ -547,7 +584,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         :param lstm_states: the critic's state (``RNNStates.vf``)
         :param episode_starts: ``[n_envs]``
         """
-        features = BasePolicy.extract_features(self, obs, self.vf_features_extractor)
+        features = _rows(BasePolicy.extract_features(self, obs, self.vf_features_extractor))
         memory = features
         if self.critic is None:
             lstm = self.lstm_actor if self.lstm_critic is None else self.lstm_critic
@@ -594,6 +631,7 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             observations do not fit their space
         """
         self.set_training_mode(False)
+        check_switch("deterministic", deterministic)
         self._warn_if_state_is_forgotten(state, episode_start)
         if isinstance(observation, tuple):
             raise ValueError(
@@ -632,6 +670,8 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
 
     def _warn_if_state_is_forgotten(self, state: Any, episode_start: Any) -> None:
         """Warn once when call after call of ``predict`` comes without any memory."""
+        if MEMORY_IS_KEPT.get():
+            return
         if state is not None:
             self._stateless_calls = 0
         elif episode_start is None or not np.all(episode_start):
@@ -639,12 +679,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
             self._stateless_calls += 1
         if self._stateless_calls == _STATELESS_CALLS and not self._warned_of_forgotten_state:
             self._warned_of_forgotten_state = True
-            warnings.warn(
+            warn_user(
                 f"predict() was called {_STATELESS_CALLS} times in a row without a state, so the "
                 "policy forgot everything each time: hand in the state it returned and "
                 "episode_start (`action, state = model.predict(obs, state, episode_start)`), or "
-                "let thrust_pomdp.StatefulActor(model) keep it",
-                stacklevel=4,
+                "let thrust_pomdp.StatefulActor(model) keep it"
             )
 
     def _states_to_tensors(
@@ -654,7 +693,9 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
         shape = (n_layers, n_envs, hidden_size)
         if state is None:
             return self.zero_states(n_envs).pi
-        parts = state if isinstance(state, (tuple, list)) else (state,)
+        # A pair in one array is a pair.
+        is_pair = isinstance(state, (tuple, list)) or np.ndim(state) == 4
+        parts: Any = state if is_pair else (state,)
         shapes = [np.shape(part) for part in parts]
         if shapes != [shape] * len(self.memory.state):
             pair = len(self.memory.state) > 1
@@ -669,45 +710,61 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
 
     def _starts_to_tensor(self, episode_start: NDArray[Any] | None, n_envs: int) -> th.Tensor:
         if episode_start is None:
-            return th.zeros(n_envs, dtype=th.bool, device=self.device)
+            return th.zeros(n_envs, device=self.device)
         starts = np.asarray(episode_start, dtype=bool).reshape(-1)
         if len(starts) != n_envs:
             raise ValueError(
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"
             )
-        return th.as_tensor(starts, device=self.device)
+        return th.as_tensor(starts.astype(np.float32), device=self.device)
+
+
+def _rows(features: th.Tensor) -> th.Tensor:
+    """Return features as rows, where an extractor squeezed the axis of a single one away."""
+    return features if features.ndim > 1 else features[None]
+
+
+#: Arguments after the spaces and the schedule that come before ``features_extractor_class``.
+_BEFORE_EXTRACTOR = 8
 
 
 class RecurrentActorCriticCnnPolicy(RecurrentActorCriticPolicy):
-    """:class:`RecurrentActorCriticPolicy` for image observations (``"CnnLstmPolicy"``)."""
+    """:class:`RecurrentActorCriticPolicy` for image observations (``"CnnLstmPolicy"``).
+
+    Arguments are those of the base class; ``features_extractor_class`` is SB3's ``NatureCNN``.
+    """
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        *,
-        features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN,
+        *args: Any,
         **kwargs: Any,
     ) -> None:
-        kwargs["features_extractor_class"] = features_extractor_class
-        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+        if len(args) <= _BEFORE_EXTRACTOR:  # else it is one of these, as in sb3_contrib
+            kwargs.setdefault("features_extractor_class", NatureCNN)
+        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
 
 class RecurrentMultiInputActorCriticPolicy(RecurrentActorCriticPolicy):
-    """:class:`RecurrentActorCriticPolicy` for Dict observations (``"MultiInputLstmPolicy"``)."""
+    """:class:`RecurrentActorCriticPolicy` for Dict observations (``"MultiInputLstmPolicy"``).
+
+    Arguments are those of the base class; ``features_extractor_class`` is SB3's
+    ``CombinedExtractor``.
+    """
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        *,
-        features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor,
+        *args: Any,
         **kwargs: Any,
     ) -> None:
-        kwargs["features_extractor_class"] = features_extractor_class
-        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+        if len(args) <= _BEFORE_EXTRACTOR:  # else it is one of these, as in sb3_contrib
+            kwargs.setdefault("features_extractor_class", CombinedExtractor)
+        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
 
 MlpLstmPolicy = RecurrentActorCriticPolicy

@@ -260,9 +260,10 @@ def load_normalizer(normalizer: VecNormalize | str | Path) -> VecNormalize:
         return normalizer
     if not isinstance(normalizer, (str, Path)):
         raise ValueError(_no_normalizer(normalizer, "neither a file nor a normalizer"))
+    written = Path(normalizer).read_bytes()
     try:
-        loaded = pickle.loads(Path(normalizer).read_bytes())
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+        loaded = pickle.loads(written)
+    except Exception as error:  # a pickle can fail in any way
         raise ValueError(_no_normalizer(normalizer, str(error))) from None
     if not isinstance(loaded, VecNormalize):
         raise ValueError(_no_normalizer(normalizer, f"it holds a {type(loaded).__name__}"))

@@ -164,7 +164,7 @@ class TestWhatIsAWrappersOwn:
             def quieten(self) -> None:
                 self.volume, self.loud = self.volume - 1, False
 
-        inner = Tagged(VecNormalize(envs()))
+        inner = Tagged(VecNormalize(envs(), norm_obs=False, norm_reward=False))
         venv = Mine(inner)
         venv.quieten()
         assert (venv.volume, venv.loud, venv.training) == (4, False, "mine")

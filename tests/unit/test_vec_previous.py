@@ -195,7 +195,7 @@ class TestReward:
 
     def test_it_is_the_environments_own_whatever_normalises_rewards(self) -> None:
         inside = VecNormalizeVisible(dummy(AnyEnv), gamma=0.5)
-        venv = VecPreviousReward(VecNormalizeVisible(inside, norm_obs=False))
+        venv = VecPreviousReward(VecNormalize(inside, norm_obs=False))
         venv.seed(0)
         venv.reset()
         n_ended = 0

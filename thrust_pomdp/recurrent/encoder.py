@@ -9,6 +9,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_
 from torch import nn
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.errors import ArgumentError
 
 #: ``net_arch`` as users write it.
 NetArch = list[int] | dict[str, list[int]] | None
@@ -53,17 +54,29 @@ def split_net_arch(net_arch: NetArch) -> tuple[list[int], NetArch]:
     :return: sizes of the encoder's layers, and SB3's ``net_arch``
     :raises ValueError: naming the key or the size that cannot be
     """
+    if net_arch is not None and not isinstance(net_arch, (dict, list, tuple)):
+        raise ArgumentError(
+            f"net_arch must be a list of sizes, or a dict of lists, got {net_arch!r}"
+        )
     if not isinstance(net_arch, dict):
         # SB3 unpacks a dict in a list, after the encoder has been looked for.
         if net_arch and any(isinstance(part, dict) and "encoder" in part for part in net_arch):
             raise ValueError(f"net_arch must be a dict of lists to have an encoder, got {net_arch}")
-        return [], net_arch
+        return [], None if net_arch is None else [_unpacked(part) for part in net_arch]
     for key, sizes in net_arch.items():
         if key not in ("encoder", "pi", "vf"):
             raise ValueError(f"net_arch takes the keys 'encoder', 'pi' and 'vf', got {key!r}")
         if not isinstance(sizes, (list, tuple)):
             raise ValueError(f"net_arch[{key!r}] must be a list of sizes, got {sizes!r}")
-        for size in sizes:
-            check_count(f"net_arch[{key!r}]", size)
-    heads = {key: sizes for key, sizes in net_arch.items() if key != "encoder"}
-    return list(net_arch.get("encoder", [])), heads
+    checked = {key: _sizes(f"net_arch[{key!r}]", sizes) for key, sizes in net_arch.items()}
+    encoder = checked.pop("encoder", [])
+    return encoder, checked
+
+
+def _unpacked(part: Any) -> Any:
+    """Check an entry of a list: a size, or the dict of the heads, which SB3 unpacks."""
+    return split_net_arch(part)[1] if isinstance(part, dict) else check_count("net_arch", part)
+
+
+def _sizes(name: str, sizes: list[int]) -> list[int]:
+    return [check_count(name, size) for size in sizes]

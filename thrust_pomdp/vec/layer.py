@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from thrust_pomdp.errors import ArgumentError
 
 #: What every wrapper has one of, although SB3 takes it away from what it pickles.
 _OF_ALL = frozenset({"venv", "class_attributes"})
@@ -32,6 +36,21 @@ def own_attributes(wrapper: Any) -> Iterator[None]:
         yield
     finally:
         vars(wrapper).pop("_keeps_all", None)
+
+
+def check_venv(name: str, venv: Any) -> None:
+    """Refuse what is no vectorised environment of SB3's, with what makes it one.
+
+    :raises ValueError: naming the argument and the remedy
+    """
+    if isinstance(venv, VecEnv):
+        return
+    remedy = "make one by thrust_pomdp.make_vec_env(id, n_envs)"
+    if isinstance(venv, VectorEnv):
+        remedy = "thrust_pomdp.GymnasiumVecEnv makes one of a gymnasium.vector environment"
+    elif isinstance(venv, gym.Env):
+        remedy = "stable_baselines3's DummyVecEnv([lambda: env]) makes one of a single environment"
+    raise ArgumentError(f"{name} must be a VecEnv, got {venv!r}: {remedy}")
 
 
 class VecLayer(VecEnvWrapper, metaclass=_Whole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,8 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.arguments import check_count, check_flag, check_kind
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.our_tasks import find_spec
 from thrust_pomdp.registration import ENVIRONMENTS, against_registration
 from thrust_pomdp.vec.env import GymnasiumVecEnv
@@ -79,6 +81,16 @@ def make_vec_env(
     :param frame_stack: how many observations agents see at once (``VecFrameStack``)
     :raises ValueError: for arguments that cannot be
     """
+    n_envs = check_count("n_envs", n_envs)
+    seed = None if seed is None else check_count("seed", seed, minimum=0)
+    start_index = check_count("start_index", start_index, minimum=0)
+    _check_kwargs(
+        env_kwargs=env_kwargs,
+        vec_env_kwargs=vec_env_kwargs,
+        monitor_kwargs=monitor_kwargs,
+        wrapper_kwargs=wrapper_kwargs,
+    )
+    _check_classes(env_id, monitor_dir, wrapper_class, vec_env_cls)
     per_env = (monitor_dir, wrapper_class, vec_env_cls)
     needs_single_envs = any(value is not None for value in per_env) or any(
         (vec_env_kwargs, monitor_kwargs, wrapper_kwargs)
@@ -122,7 +134,7 @@ def layered(
 
     :raises ValueError: for arguments that cannot be
     """
-    check_count("frame_stack", frame_stack)
+    frame_stack = check_count("frame_stack", frame_stack)
     if isinstance(normalize, Mapping) or check_flag("normalize", normalize):
         given = normalize if isinstance(normalize, Mapping) else {}
         venv = VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, given))
@@ -141,6 +153,25 @@ def _found_by_workers(env_id: Any, spec: EnvSpec | None) -> Any:
     if spec is None or spec.id not in ENVIRONMENTS or against_registration(spec) is not None:
         return env_id
     return f"thrust_pomdp:{spec.id}"
+
+
+def _check_kwargs(**given: Any) -> None:
+    for name, kwargs in given.items():
+        check_kind(name, kwargs, dict, "a dict of keyword arguments")
+
+
+def _check_classes(env_id: Any, monitor_dir: Any, wrapper_class: Any, vec_env_cls: Any) -> None:
+    if not isinstance(env_id, str) and (not callable(env_id) or isinstance(env_id, gym.Env)):
+        raise ArgumentError(
+            f"env_id must be an id or what makes an environment (lambda: env), got {env_id!r}"
+        )
+    check_kind("monitor_dir", monitor_dir, (str, os.PathLike), "a folder's path")
+    if wrapper_class is not None and not callable(wrapper_class):
+        raise ArgumentError(f"wrapper_class must be a class or a function, got {wrapper_class!r}")
+    if vec_env_cls is not None and not callable(vec_env_cls):
+        raise ArgumentError(
+            f"vec_env_cls must be a class, such as SubprocVecEnv, got {vec_env_cls!r}"
+        )
 
 
 def _native(

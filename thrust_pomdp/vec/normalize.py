@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import os
+import pickle
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -15,12 +17,18 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from thrust_pomdp.arguments import check_flag, check_fraction, check_positive
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.arguments import (
+    check_flag,
+    check_fraction,
+    check_kind,
+    check_positive,
+    check_switch,
+)
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.vec.env import GymnasiumVecEnv
 from thrust_pomdp.vec.frame_order import paths_of
-from thrust_pomdp.vec.layer import VecLayer, own_attributes
+from thrust_pomdp.vec.layer import VecLayer, check_venv, own_attributes
 from thrust_pomdp.vec.previous import previous_inside
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo, layers_like
 from thrust_pomdp.visible import (
@@ -36,6 +44,7 @@ from thrust_pomdp.visible import (
     update_visible,
 )
 from thrust_pomdp.wrappers.frame_order import FrameOrder
+from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
 
 Array = NDArray[Any]
@@ -103,13 +112,15 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         norm_obs_keys: list[str] | None = None,
         zero_is_blank: bool = False,
     ) -> None:
-        for name, value in (
-            ("clip_obs", clip_obs),
-            ("clip_reward", clip_reward),
-            ("epsilon", epsilon),
-        ):
-            check_positive(name, value)
-        check_fraction("gamma", gamma)
+        check_venv("venv", venv)
+        clip_obs = check_positive("clip_obs", clip_obs)
+        clip_reward = check_positive("clip_reward", clip_reward)
+        epsilon = check_positive("epsilon", epsilon)
+        gamma = check_fraction("gamma", gamma)
+        training = check_switch("training", training)
+        norm_obs = check_switch("norm_obs", norm_obs)
+        norm_reward = check_switch("norm_reward", norm_reward)
+        _check_keys(venv.observation_space, norm_obs_keys)
         inside = venv.observation_space
         parts = dict(inside.spaces) if isinstance(inside, spaces.Dict) else {}
         super().__init__(
@@ -167,6 +178,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
         :raises ValueError: as the constructor does, or if it does not fit
         """
+        check_venv("venv", venv)
         order = self._examine(venv)
         with own_attributes(self):
             super().set_venv(venv)
@@ -174,6 +186,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     def _examine(self, venv: VecEnv) -> FrameOrder | None:
         """Refuse environments of which blank frames would be told or shown wrongly."""
+        self._refuse_normalizers(venv)
         if not self.norm_obs:
             return None
         self._refuse_previous(venv)
@@ -181,6 +194,30 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         is_dict = isinstance(venv.observation_space, spaces.Dict)
         paths = paths_of(venv, self.norm_obs_keys or () if is_dict else None)
         return FrameOrder(paths, type(self).__name__)
+
+    def _refuse_normalizers(self, venv: VecEnv) -> None:
+        """Refuse to normalise what is normalised already; observations and rewards may be apart."""
+        for layer in layers_like(venv, VecNormalize):
+            keys = set(self.norm_obs_keys or (None,)) & set(layer.norm_obs_keys or (None,))
+            twice = [
+                what
+                for what, is_twice in (
+                    ("observations", self.norm_obs and layer.norm_obs and keys),
+                    ("rewards", self.norm_reward and layer.norm_reward),
+                )
+                if is_twice
+            ]
+            if twice:
+                raise ArgumentError(
+                    f"venv has a {type(layer).__name__} inside already, and its "
+                    f"{' and '.join(twice)} would be normalised twice: leave one of the two out, "
+                    f"or pass norm_{'obs' if twice[0] == 'observations' else 'reward'}=False to one"
+                )
+        if self.norm_obs and _has_normalizing_envs(venv):
+            raise ArgumentError(
+                "venv has environments in NormalizeVisibleObservation already, whose observations "
+                "would be normalised twice: leave one of the two out"
+            )
 
     def _refuse_privileged(self, venv: VecEnv) -> None:
         for layer in layers_like(venv, VecPrivilegedInfo):
@@ -203,15 +240,27 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
     def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:
         """Load what :meth:`save` wrote, and wrap ``venv`` with it.
 
-        :raises ValueError: if the file holds a plain ``VecNormalize``, whose statistics have taken
+        :raises ValueError: if the file holds something else: a plain ``VecNormalize`` has taken
             blank frames for data
         """
-        loaded = VecNormalize.load(load_path, venv)
+        check_venv("venv", venv)
+        check_kind("load_path", load_path, (str, os.PathLike), "the path of a file")
+        with open(load_path, "rb") as file:
+            try:
+                loaded: Any = pickle.load(file)
+            except Exception as error:  # a pickle can fail in any way
+                raise ArgumentError(
+                    f"load_path must be a file saved by VecNormalizeVisible, got {load_path}, "
+                    f"which is none: {error}"
+                ) from error
         if not isinstance(loaded, VecNormalizeVisible):
-            raise ValueError(
+            kind = type(loaded).__name__
+            hint = f": use {kind}.load for it" if isinstance(loaded, VecNormalize) else ""
+            raise ArgumentError(
                 f"load_path must be a file saved by VecNormalizeVisible, {load_path} holds a "
-                f"{type(loaded).__name__}: use {type(loaded).__name__}.load for it"
+                f"{kind}{hint}"
             )
+        loaded.set_venv(venv)
         return loaded
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -393,6 +442,25 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             key = next(iter(obs))
             return bool(np.ndim(obs[key]) == len(space[key].shape or ()))
         return bool(np.ndim(obs) == len(self.observation_space.shape or ()))
+
+
+def _has_normalizing_envs(venv: VecEnv) -> bool:
+    try:
+        return any(venv.unwrapped.env_is_wrapped(NormalizeVisibleObservation))
+    except NotImplementedError:
+        return False  # environments of others that cannot be looked into
+
+
+def _check_keys(space: spaces.Space[Any], keys: Any) -> None:
+    if keys is None:
+        return
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
+        raise ArgumentError(f"norm_obs_keys must be a list of keys, got {keys!r}")
+    unknown = [key for key in keys if isinstance(space, spaces.Dict) and key not in space.spaces]
+    if unknown:
+        raise ArgumentError(
+            f"norm_obs_keys must be keys of the observation, {list(space.spaces)}, got {unknown}"  # type: ignore[attr-defined]
+        )
 
 
 def _as_float_box(space: spaces.Space[Any]) -> spaces.Space[Any]:

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.vec.env import GymnasiumVecEnv
-from thrust_pomdp.vec.layer import VecLayer
+from thrust_pomdp.vec.layer import VecLayer, check_venv
 from thrust_pomdp.wrappers import PreviousActionObservation, PreviousRewardObservation
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import Appender, Encoding
@@ -116,7 +116,7 @@ class VecPreviousAction(VecPrevious):
     appends = "action"
 
     def __init__(self, venv: VecEnv, key: str = PREVIOUS_ACTION) -> None:
-        _check_venv(venv)
+        check_venv("venv", venv)
         super().__init__(venv, ActionEncoding(venv.action_space), key)
         self._actions = self.encoding.none(self.num_envs)
 
@@ -156,7 +156,7 @@ class VecPreviousReward(VecPrevious):
     appends = "reward"
 
     def __init__(self, venv: VecEnv, key: str = PREVIOUS_REWARD) -> None:
-        _check_venv(venv)
+        check_venv("venv", venv)
         super().__init__(venv, RewardEncoding(), key)
 
     def _last(self, rewards: NDArray[Any]) -> NDArray[np.float32]:
@@ -166,11 +166,6 @@ class VecPreviousReward(VecPrevious):
 def _leaves_infos(layer: VecEnvWrapper) -> bool:
     """Tell whether a wrapper is known to leave what the infos tell of blank frames alone."""
     return type(layer).__module__.partition(".")[0] in ("thrust_pomdp", "stable_baselines3")
-
-
-def _check_venv(venv: Any) -> None:
-    if not isinstance(venv, VecEnv):
-        raise ValueError(f"venv must be a VecEnv, got {venv!r}")
 
 
 def original_rewards(venv: VecEnv, rewards: NDArray[Any]) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
-from thrust_pomdp.vec.layer import VecLayer, owner_of
+from thrust_pomdp.vec.layer import VecLayer, check_venv, owner_of
 from thrust_pomdp.vec.previous import layers
 from thrust_pomdp.vec.step_infos import Infos, StepInfos
 from thrust_pomdp.visible import update
@@ -42,7 +42,12 @@ class VecUnprivileged(VecLayer):
     (2, 4)
 
     :param venv: the vectorised environment
+    :raises ValueError: for what is none
     """
+
+    def __init__(self, venv: VecEnv, *args: Any, **kwargs: Any) -> None:
+        check_venv("venv", venv)
+        super().__init__(venv, *args, **kwargs)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments."""
@@ -99,8 +104,7 @@ class VecPrivilegedInfo(VecUnprivileged):
         clip: float = 10.0,
         training: bool = True,
     ) -> None:
-        if not isinstance(venv, VecEnv):
-            raise ValueError(f"venv must be a VecEnv, got {venv!r}")
+        check_venv("venv", venv)
         inside = venv.observation_space
         parts = dict(inside.items()) if isinstance(inside, spaces.Dict) else {OBSERVATION: inside}
         if not isinstance(key, str) or not key or key in parts:

@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from thrust_pomdp.errors import ArgumentError
+
 #: What the array or number of an observation may be to be blanked.
 BLANKABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -21,7 +23,15 @@ def observation_space_of(env: Any) -> spaces.Space[Any]:
     :raises ValueError: for what is no environment
     """
     if not isinstance(env, gym.Env):
-        raise ValueError(f"env must be a Gymnasium environment, got {env!r}")
+        hint = ""
+        if hasattr(env, "num_envs"):
+            hint = (
+                ", which is of several: put the wrapper around each single environment "
+                "(make_vec_env's wrapper_class), or take its form for gymnasium.vector in "
+                "thrust_pomdp.wrappers.vector, or for Stable-Baselines3 a Vec... class of "
+                "thrust_pomdp"
+            )
+        raise ArgumentError(f"env must be a Gymnasium environment, got {env!r}{hint}")
     return env.observation_space
 
 

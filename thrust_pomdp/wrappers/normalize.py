@@ -7,11 +7,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_flag
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.visible import (
     LOOKS_BLANKED,
     SAVED_BEFORE,
@@ -20,6 +21,7 @@ from thrust_pomdp.visible import (
     key_flags,
     update_visible,
 )
+from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.frame_order import refuse_frame_order
 from thrust_pomdp.wrappers.previous import refuse_previous_inside
 
@@ -68,18 +70,18 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     ) -> None:
         #: Whether all-zero frames without a flag are blank.
         self.zero_is_blank = check_flag("zero_is_blank", zero_is_blank)
+        epsilon = check_positive("epsilon", epsilon)
+        space = observation_space_of(env)
         gym.utils.RecordConstructorArgs.__init__(
             self, epsilon=epsilon, zero_is_blank=self.zero_is_blank
         )
         gym.Wrapper.__init__(self, env)
-        if not epsilon > 0:
-            raise ValueError(f"epsilon must be positive, got {epsilon!r}")
+        _refuse_normalizers_inside(env)
         refuse_previous_inside(env, type(self).__name__)
         self._order = refuse_frame_order(env, type(self).__name__)
         self.epsilon = epsilon
         #: Whether statistics follow what is seen; set it to False to freeze them.
         self.update_running_mean = True
-        space = env.observation_space
         self.observation_space = _unbounded(space)
         self.obs_rms: RunningMeanStd | dict[str, RunningMeanStd]
         if isinstance(space, spaces.Dict):
@@ -144,6 +146,18 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
         scaled = (frames - statistics.mean) / np.sqrt(statistics.var + self.epsilon)
         scaled[blanked] = 0.0
         return np.asarray(scaled[0], dtype=np.float32)
+
+
+def _refuse_normalizers_inside(env: gym.Env[Any, Any]) -> None:
+    """Refuse to normalise what is normalised already."""
+    layer = env
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, (NormalizeVisibleObservation, NormalizeObservation)):
+            raise ArgumentError(
+                f"env has a {type(layer).__name__} inside already, so that observations would be "
+                "normalised twice: leave one of the two out"
+            )
+        layer = layer.env
 
 
 def _statistics(space: spaces.Space[Any]) -> RunningMeanStd:
