@@ -1,37 +1,7 @@
 """Recurrent PPO: SB3's PPO on whole windows, with memory that is the same in training as in acting.
 
-Where it differs from ``sb3_contrib.RecurrentPPO``, on purpose (in brackets, the test that pins it):
-
-1. Memory starts from zero at each window (``window_state="zero"``, Strategy A); ``"carry"`` is
-   their way [unit/test_ppo.py, TestWindowStates; equivalence/, TestCarriedWindows].
-2. A minibatch is a set of whole windows, without ``mask``; theirs may cut windows anywhere and pads
-   [unit/test_buffers.py, TestMinibatches].
-3. LSTM weights are initialised orthogonally, biases zero, when ``ortho_init``
-   [unit/test_policies.py, TestInitialisation].
-4. With a squashing policy, actions are unscaled to the bounds while collecting, as SB3's PPO does
-   and theirs does not; actions of a float16 space are stored unrounded
-   [unit/test_ppo.py, TestActionSpaces].
-5. Minibatch shuffling has a generator of its own, seeded from ``seed``
-   [unit/test_ppo.py, TestDeterminism; unit/test_dropin.py, TestSeeds].
-6. Advantages of a minibatch with a single step are left as they are instead of becoming NaN
-   [unit/test_ppo.py, TestSmallestSizes].
-7. A callback that stops training in mid-window leaves the model at the environment's present
-   observation [unit/test_ppo.py, TestCallbacks].
-8. Sizes that do not fit, numbers that are not finite, spaces and policies that cannot work, an
-   ``EvalCallback`` on the training environment or with another normaliser are refused
-   [unit/test_policies.py, TestPredict; unit/test_dropin.py, TestNonFinite, TestRefusals,
-   TestCallbacks].
-9. ``predict`` warns once when it is called without a state again and again
-   [unit/test_acting.py, TestForgottenState].
-10. Adam runs in its fused form, and categorical distributions without torch's validation: the same
-    numbers to rounding [unit/test_policies.py, TestOptimizer; unit/test_distributions.py].
-11. A loaded model goes on instead of repeating: theirs, as SB3's, seeds sampling and the
-    environment from the saved seed once more, so that its first rollout meets what the first of
-    all met. Here sampling and shuffling are seeded from the seed and the number of steps, and an
-    environment that is handed in is left as its owner seeded it
-    [unit/test_dropin.py, TestResumedRuns].
-12. Memory goes through torch's functions or compiled loops directly: forward hooks on the recurrent
-    modules do not fire.
+``docs/sb3-contrib.md`` lists where it differs from ``sb3_contrib.RecurrentPPO``, on purpose, each with
+the test that pins it.
 """
 
 from __future__ import annotations
@@ -106,8 +76,8 @@ WINDOW_STATES = ("zero", "carry")
 class RecurrentPPO(OnPolicyAlgorithm):
     """Proximal Policy Optimization (clip version) with a recurrent policy.
 
-    A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files. See
-    the top of ``thrust_pomdp/ppo.py`` for the list of deliberate differences.
+    A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files.
+    ``docs/sb3-contrib.md`` lists the deliberate differences.
 
     Paper: https://arxiv.org/abs/1707.06347
 

@@ -54,3 +54,27 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile(second, str(page), "exec"), namespace)
     assert caught.tb.tb_next.tb_lineno == 11  # the line of the page
+
+
+class TestDifferencesFromSB3Contrib:
+    """Each difference is pinned by a test that exists."""
+
+    PAGE = DOCS / "sb3-contrib.md"
+    ROW = re.compile(r"^\| (\d+) \|.*\| (.*) \|$", re.MULTILINE)
+
+    def rows(self) -> list[tuple[int, list[str]]]:
+        found = self.ROW.findall(self.PAGE.read_text())
+        return [(int(number), re.findall(r"`([^`]+)`", tests)) for number, tests in found]
+
+    def test_are_numbered(self) -> None:
+        assert [number for number, _ in self.rows()] == list(range(1, len(self.rows()) + 1))
+        assert len(self.rows()) > 10
+
+    def test_are_pinned(self) -> None:
+        tests = Path(__file__).parents[1]
+        for number, names in self.rows():
+            assert names, number
+            for name in names:
+                path, _, what = name.partition("::")
+                text = (tests / path).read_text()
+                assert re.search(rf"^(class|def) {what}\b", text, re.MULTILINE), name

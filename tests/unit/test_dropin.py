@@ -192,11 +192,12 @@ class TestSaveAndLoad:
         loaded.learn(2 * 8 * n_envs)
         assert loaded._last_lstm_states.pi[0].shape == (1, n_envs, 8)
 
-    def test_the_warning_about_the_batch_size_follows_the_number_of_environments(self, tmp_path):
-        """What is derived is derived again: 12 steps of 1 env are all there is, of 3 are not."""
+    def test_the_minibatches_follow_the_number_of_environments(self, tmp_path):
+        """What is derived is derived again: 8 steps make one minibatch of 12, 24 make two."""
         make_model(fixed_length_envs(5), batch_size=12).save(tmp_path / "model")
-        with pytest.warns(UserWarning, match="batch_size=12 is not a multiple of n_steps=8"):
-            RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5, 6, 7))
+        loaded = RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5, 6, 7))
+        assert loaded._sequences_per_minibatch() == 2
+        assert RecurrentPPO.load(tmp_path / "model", env=fixed_length_envs(5))._cut_length() is None
 
     def test_set_env(self):
         model = make_model()
