@@ -43,6 +43,7 @@ from thrust_pomdp.experiment.report import (
     wording,
     write_report,
 )
+from thrust_pomdp.experiment.report.runs import ARM_ORDER
 from thrust_pomdp.experiment.report.text import table, write_csv
 from thrust_pomdp.experiment.statistics import estimate
 from thrust_pomdp.reference import LADDER, normalized
@@ -459,6 +460,27 @@ class TestFigures:
         )
         assert len({style.colour for style in styles.values()}) == 1
         assert len({style.dashes for style in styles.values()}) == 3
+
+    def test_without_colours_all_arms_of_the_package_differ_by_their_shapes(self):
+        styles = figures.styles([*ARM_ORDER, "mine:a", "mine:b"])
+        assert len({style.marker for style in styles.values()}) == len(styles)
+        figure = self.drawn(drawn(SEVEN_ARMS, 3), "curves")
+        lines = figure.axes[0].lines[:7]
+        assert len({line.get_marker() for line in lines}) == 7
+        in_legend = figure.legends[0].get_lines()
+        assert [line.get_marker() for line in in_legend] == [line.get_marker() for line in lines]
+
+    @pytest.mark.parametrize(("end", "explained"), [(50.0, True), (99.0, False)])
+    def test_curves_that_end_far_below_the_scores_are_explained(self, end, explained, tmp_path):
+        values = {**result(), "curve": [[0, 0.0], [100, end]]}
+        values["deterministic"], values["stochastic"] = [100.0] * 100, [90.0] * 1000
+        note = figures.lag_note(contest([values]))
+        about, _ = figures.pictures(contest([values]))["curves"]
+        assert bool(note) == explained
+        assert ("scores 100.0; its curve ends at 50.0" in note) == explained
+        assert ("Tables: the policy at the end" in about) == explained
+        figures.plot([Run.from_mapping(values)], tmp_path / "curves.png")
+        assert (tmp_path / "curves.png").stat().st_size > 0
 
     def test_no_two_of_twenty_arms_look_the_same(self):
         styles = figures.styles([f"mine:{number}" for number in range(20)])

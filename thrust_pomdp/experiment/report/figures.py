@@ -36,6 +36,15 @@ WIDE, NARROW = 8.6, 3.7
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 
+#: Shapes along the lines, for those who see no colours and for print without.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+
+#: Points of a line from one shape to the next.
+_MARKED_EVERY = 16
+
+#: A curve that ends lower than the final score by more than this share of it is explained.
+_LAG = 0.1
+
 #: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
 _VARIANTS = {
     "lstm-privileged": ("lstm", _DASHES[1]),
@@ -72,20 +81,22 @@ class Style(NamedTuple):
 
     colour: str
     dashes: Any
+    marker: str
 
 
 def styles(arms: Sequence[str]) -> dict[str, Style]:
     """Return a style for each arm: always the same for the arms of the package.
 
-    Dashes tell apart what colours do not any more.
+    Dashes tell apart what colours do not any more, and shapes what those do who see none.
     """
     known = [arm for arm in ARM_ORDER if arm not in _VARIANTS]
     others = [arm for arm in arms if arm not in ARM_ORDER]
-    every = [Style(colour, dashes) for dashes in _DASHES for colour in _COLOURS]
+    every = [(colour, dashes) for dashes in _DASHES for colour in _COLOURS]
     found = {arm: every[idx % len(every)] for idx, arm in enumerate(known + others)}
     for arm, (original, dashes) in _VARIANTS.items():
-        found[arm] = Style(found[original].colour, dashes)
-    return {arm: found[arm] for arm in arms}
+        found[arm] = found[original][0], dashes
+    shapes = {arm: _MARKERS[i % len(_MARKERS)] for i, arm in enumerate([*ARM_ORDER, *others])}
+    return {arm: Style(*found[arm], shapes[arm]) for arm in arms}
 
 
 def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]]]:
@@ -101,7 +112,7 @@ def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]
     add_curves(
         "curves",
         f"Learning curves: mean return of the last {CURVE_EPISODES} training episodes, "
-        "interquartile mean over runs; bands: 95 % intervals",
+        f"interquartile mean over runs; bands: 95 % intervals. {lag_note(contest)}".strip(),
         curves,
         "environment steps",
         steps,
@@ -141,7 +152,28 @@ def plot(results: Sequence[RunResult | Run], path: Path) -> None:
     """
     (contest,) = contests([Run.of(result) for result in results])
     bands = {arm: _band([run.curve for run in runs]) for arm, runs in contest.arms.items()}
-    write_whole(path, png(_draw_curves(contest, WIDE, bands, "environment steps", steps)))
+    figure = _draw_curves(contest, WIDE, bands, "environment steps", steps)
+    if note := lag_note(contest):
+        figure.supxlabel(note, fontsize=7.5, color=_GREY, x=0.01, ha="left")
+    write_whole(path, png(figure))
+
+
+def lag_note(contest: Contest) -> str:
+    """Explain curves that end far below the final scores; nothing where none does."""
+    lags = []
+    for arm, runs in contest.arms.items():
+        ends = [float(run.curve[-1, 1]) for run in runs if len(run.curve)]
+        if ends:
+            end, score = (estimate([np.array(x)]).value for x in (ends, contest.scores(arm)))
+            lags.append((score - end, score, end, arm))
+    gap, score, end, arm = max(lags, default=(0.0, 0.0, 0.0, ""))
+    if gap <= _LAG * abs(score):
+        return ""
+    return (
+        f"Curves: sampled actions while training, mean of the last {CURVE_EPISODES} episodes. "
+        "Tables: the policy at the end, in its better mode.\n"
+        f"({label_of(arm)} scores {number(score)}; its curve ends at {number(end)}.)"
+    )
 
 
 def png(figure: Figure) -> bytes:
@@ -192,8 +224,9 @@ def _draw_curves(
     legend_columns = 1 if width < 6 else min(3, len(bands))
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
-    for arm, style in styles(list(bands)).items():
-        _draw_band(axes, bands[arm], style, shortened(label_of(arm), 44 if width < 6 else 39))
+    for place, (arm, style) in enumerate(styles(list(bands)).items()):
+        label = shortened(label_of(arm), 44 if width < 6 else 40)
+        _draw_band(axes, bands[arm], style, label, place * _MARKED_EVERY // len(bands))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
     axes.xaxis.get_major_locator().set_params(nbins=8 if width > 6 else 4)
@@ -220,12 +253,18 @@ def _band(curves: Sequence[Floats]) -> Band | None:
     return Band(grid, *pointwise(values))
 
 
-def _draw_band(axes: Any, band: Band | None, style: Style, label: str) -> None:
-    look = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.9, "label": label}
+def _draw_band(axes: Any, band: Band | None, style: Style, label: str, first: int) -> None:
+    look = {
+        "color": style.colour, "linestyle": style.dashes, "linewidth": 1.9, "label": label,
+        "marker": style.marker, "markersize": 6, "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+    }  # fmt: skip
     if band is None:
         axes.plot([], [], **look)  # named all the same
         return
-    axes.plot(band.at, band.centre, marker="o" if len(band.at) == 1 else None, markersize=5, **look)
+    # Each arm's shapes at places of their own, so that none hides another's.
+    marked = (first, _MARKED_EVERY) if len(band.at) > _MARKED_EVERY else None
+    axes.plot(band.at, band.centre, markevery=marked, **look)
     if band.ends is not None:
         axes.fill_between(band.at, *band.ends, color=style.colour, alpha=0.16, linewidth=0)
 
