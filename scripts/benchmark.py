@@ -2,6 +2,7 @@
 
     python scripts/benchmark.py --out results/benchmark
     python scripts/benchmark.py --settings shared --lengths 100 --pairs 3 --out results/quick
+    python scripts/benchmark.py --redraw --out docs/results/speed
 
 All contenders run in one process, in turn, window by window, so that a machine that drifts slows
 all alike; what counts are ratios of neighbouring windows. Episodes last exactly 20, 100 or 500
@@ -129,6 +130,7 @@ def our_env(n_envs: int, length: int) -> VecEnv:
 class Setting:
     """One row of the table: everybody does the same amount of work.
 
+    :param label: what it is called in the picture
     :param n_lstms: 1 for a shared LSTM (trained by both losses in ours, by the actor in theirs), 2
     :param sequences: whole windows in a minibatch
     :param ours_everywhere: all contenders on our vector environment
@@ -136,6 +138,7 @@ class Setting:
 
     name: str
     title: str
+    label: str
     goal: str
     n_envs: int = 16
     n_steps: int = 128
@@ -150,13 +153,19 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("shared", "16 x 128, H=64 shared, each on its own vector env", ">= 8", memoryless=True),
-    Setting("shared-our-env", "the same, both on ours", ">= 6", ours_everywhere=True),
-    Setting("separate", "separate actor and critic LSTMs", ">= 8", n_lstms=2),
-    Setting("defaults", "sb3-contrib's defaults: 8 x 128, H=256, two LSTMs", ">= 3", n_envs=8,
+    Setting("shared", "16 x 128, H=64 shared, each on its own vector env",
+            "16 envs, one LSTM,\neach library on\nits own vector env", ">= 8", memoryless=True),
+    Setting("shared-our-env", "the same, both on ours",
+            "the same,\nboth on ours", ">= 6", ours_everywhere=True),
+    Setting("separate", "separate actor and critic LSTMs",
+            "actor and critic\nwith an LSTM each", ">= 8", n_lstms=2),
+    Setting("defaults", "sb3-contrib's defaults: 8 x 128, H=256, two LSTMs",
+            "sb3-contrib's\ndefaults: 8 envs,\ntwo LSTMs of 256", ">= 3", n_envs=8,
             hidden=256, n_lstms=2, n_epochs=10, sequences=1, heads=(64, 64)),
-    Setting("64-envs", "64 x 128, H=64 shared, 16 sequences", ">= 10", n_envs=64, sequences=16),
-    Setting("foreign", "masked Pendulum (not ours), SB3's vector env", ">= 4", foreign=True),
+    Setting("64-envs", "64 x 128, H=64 shared, 16 sequences",
+            "64 envs,\none LSTM", ">= 10", n_envs=64, sequences=16),
+    Setting("foreign", "masked Pendulum (not ours), SB3's vector env",
+            "masked Pendulum\non SB3's\nvector env", ">= 4", foreign=True),
 )  # fmt: skip
 
 
@@ -409,11 +418,16 @@ def plot(rows: Sequence[Row], settings: Sequence[Setting], path: Path) -> None:
     """Bars of steps per second, each contender in each setting, mean over the episode lengths."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9, 4.4), dpi=150, layout="constrained")
     axes = figure.subplots()
-    colours = {"ours": "#0072B2", "sb3-contrib": "#D55E00", "memoryless": "0.65"}
-    labels = {"ours": "thrust_pomdp", "sb3-contrib": "sb3-contrib RecurrentPPO",
-              "memoryless": "SB3 PPO (no memory)"}  # fmt: skip
+    # Hatched for those who see no colours and for print without.
+    looks: dict[str, dict[str, Any]] = {
+        "ours": {"color": "#0072B2", "label": "thrust_pomdp RecurrentPPO"},
+        "sb3-contrib": {"color": "#D55E00", "label": "sb3-contrib RecurrentPPO",
+                        "hatch": "///", "edgecolor": "white"},
+        "memoryless": {"color": "0.65", "label": "SB3 PPO (no memory)",
+                       "hatch": "...", "edgecolor": "white"},
+    }  # fmt: skip
     for number, setting in enumerate(settings):
         names = list(dict.fromkeys(row.who for row in rows if row.setting == setting.name))
         for position, who in enumerate(names):
@@ -421,17 +435,29 @@ def plot(rows: Sequence[Row], settings: Sequence[Setting], path: Path) -> None:
                 [r.steps_per_second for r in rows if (r.setting, r.who) == (setting.name, who)]
             )
             x = number + 0.28 * (position - (len(names) - 1) / 2)
-            bar = axes.bar(x, speed, width=0.26, color=colours[who])
+            bar = axes.bar(x, speed, width=0.26, linewidth=0, **{**looks[who], "label": None})
             axes.bar_label(bar, [f"{speed / 1000:.1f}k"], fontsize=7, padding=2)
-    axes.set_xticks(range(len(settings)), [setting.name for setting in settings])
+    names = [setting.label for setting in settings]
+    axes.set_xticks(range(len(settings)), names, fontsize=8.5)
     axes.set_ylabel("environment steps per second")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(
-        handles=[axes.bar(0, 0, color=colours[who], label=labels[who]) for who in colours],
+        handles=[axes.bar(0, 0, linewidth=0, **look) for look in looks.values()],
         frameon=False,
     )
     figure.savefig(path)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read what an earlier run measured."""
+    with path.open(newline="") as file:
+        next(file)  # the machine
+        return [
+            Row(line["setting"], int(line["length"]), line["who"], int(line["threads"]),
+                *(float(line[name]) for name in Row._fields[4:]))
+            for line in csv.DictReader(file)
+        ]  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -443,9 +469,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--pairs", type=int, default=5, help="windows of each contender")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--redraw", action="store_true",
+                        help="measure nothing: draw what is in the folder again")  # fmt: skip
     args = parser.parse_args(arguments)
     settings = [by_name[name] for name in args.settings]
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.redraw:
+        plot(read_rows(args.out / "speed.csv"), settings, args.out / "speed.png")
+        return 0
     print(machine(), flush=True)
     th.set_num_threads(1)
     parts = [*layer_parts(), *env_parts()]
