@@ -225,6 +225,17 @@ def check_evaluation_envs(callback: BaseCallback, env: VecEnv) -> None:
                 f"eval_env must be normalised as the training environment is, by "
                 f"{type(ours).__name__}, got {type(theirs).__name__}"
             )
+        _check_blanks(ours, theirs)
+
+
+def _check_blanks(ours: Any, theirs: Any) -> None:
+    """Refuse an evaluation that takes other frames for blank than the training does."""
+    rules = [getattr(normalizer, "zero_is_blank", None) for normalizer in (ours, theirs)]
+    if None not in rules and rules[0] != rules[1]:
+        raise ValueError(
+            f"eval_env must be normalised as the training environment is, with zero_is_blank="
+            f"{rules[0]}, got {rules[1]}"
+        )
 
 
 def _check_layers(env: VecEnv, eval_env: VecEnv) -> None:

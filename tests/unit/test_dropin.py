@@ -475,6 +475,12 @@ class TestCallbacks:
         with pytest.raises(ValueError, match="make another one for the EvalCallback"):
             make_model(VecNormalize(env)).learn(24, callback=evaluation)
 
+    def test_an_evaluation_that_takes_other_frames_for_blank_is_refused(self):
+        evaluation = EvalCallback(VecNormalizeVisible(fixed_length_envs(5)), warn=False)
+        model = make_model(VecNormalizeVisible(fixed_length_envs(5, 6, 7), zero_is_blank=True))
+        with pytest.raises(ValueError, match="with zero_is_blank=True, got False"):
+            model.learn(24, callback=evaluation)
+
     def test_an_evaluation_with_another_normaliser_is_refused(self):
         evaluation = EvalCallback(VecNormalize(fixed_length_envs(5)), warn=False)
         model = make_model(VecNormalizeVisible(fixed_length_envs(5, 6, 7)))

@@ -259,7 +259,7 @@ def stride(cell: Any, action: Any) -> Any:
 def observe(cell: Any, cue: Any, corridor_length: int) -> Observation:
     """Return what is seen in some cells, ``[*cells, 3]`` float32.
 
-    Never all zeros, which normalisers that skip blank frames would take for one.
+    Never all zeros, which a normaliser with ``zero_is_blank=True`` would take for a blank.
 
     >>> observe(np.array([0, 1, 2]), cue=-1, corridor_length=2).tolist()
     [[-1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
