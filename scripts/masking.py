@@ -28,6 +28,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 INTEGRATORS = ("euler", "semi-implicit euler")
 NAMES = {"euler": "explicit Euler (Gymnasium)", "semi-implicit euler": "semi-implicit Euler"}
 COLOURS = {"euler": "#D55E00", "semi-implicit euler": "#0072B2"}
+# For those who see no colours and for print without.
+DASHES = {"euler": "-", "semi-implicit euler": (0, (4, 1.2))}
+HATCHES = {"euler": None, "semi-implicit euler": "///"}
 
 #: Where the trained arms' figures are, by integrator (made with scripts/results.py).
 TRAINED = {
@@ -202,7 +205,8 @@ def draw(
     picture = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
     phases, energies, bars = picture.subplots(1, 3, width_ratios=(1, 1, 1.5))
     for integrator, flight in flights.items():
-        style = {"color": COLOURS[integrator], "label": NAMES[integrator]}
+        style = {"color": COLOURS[integrator], "label": NAMES[integrator],
+                 "linestyle": DASHES[integrator]}  # fmt: skip
         phases.plot(np.degrees(flight.theta[:101, 0]), flight.velocity[:101, 0], lw=1.1, **style)
         energies.plot(np.nanmedian(energy(flight)[:31], axis=1), lw=2, **style)
     _finish_phases(phases)
@@ -226,8 +230,8 @@ def _finish_phases(axes: Any) -> None:
 def _finish_energies(axes: Any, explicit: Flight) -> None:
     steps = np.arange(31)
     start = np.nanmedian(energy(explicit)[0])
-    axes.plot(steps, start + steps * TAU**2 * PUSH**2 / 2, color="0.3", linestyle="--", lw=1.2)
-    axes.annotate("½τ²U'² a step", (25, start + 25 * TAU**2 * PUSH**2 / 2), (4, -10),
+    axes.plot(steps, start + steps * TAU**2 * PUSH**2 / 2, color="0.3", linestyle=":", lw=1.4)
+    axes.annotate("½τ²U'² a step", (20, start + 20 * TAU**2 * PUSH**2 / 2), (4, -12),
                   fontsize=8, color="0.3", textcoords="offset points")  # fmt: skip
     axes.set_xlabel("step (0.02 s)")
     axes.set_ylabel("energy of the loop (1/s²)")
@@ -245,13 +249,16 @@ def _draw_bars(axes: Any, ladders: dict[str, list[Rung]], results: Any) -> None:
         for column, height in enumerate(heights):
             is_trained = column in (1, 5)
             axes.bar(column + shift, height, 0.38, color=COLOURS[integrator], lw=0,
+                     hatch=HATCHES[integrator], edgecolor="white",
                      alpha=0.5 if is_trained else 1.0)  # fmt: skip
             axes.annotate(f"{height:.0f}", (column + shift, height), (0, 3), ha="center",
                           va="bottom", fontsize=8, textcoords="offset points")  # fmt: skip
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(0, 540)
-    axes.set_ylabel("mean episode length (steps, at most 500)")
-    axes.set_title("What memory is worth", loc="left", fontsize=10)
+    axes.set_ylabel("mean episode length (at most 500)")
+    axes.set_title(
+        "What memory is worth (hatched: semi-implicit; pale: trained)", loc="left", fontsize=10
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

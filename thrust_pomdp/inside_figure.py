@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_kind
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.inside import Trace
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ Floats = NDArray[np.floating[Any]]
 #: Okabe and Ito's colours, which everyone can tell apart.
 _BLUE, _VERMILION, _GREEN = "#0072B2", "#D55E00", "#009E73"
 _LINES = (_BLUE, _VERMILION, _GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+#: Dashes, for those who see no colours; with seven colours no two of 28 lines are alike.
+_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 
 #: Inches: readable at half of its size.
 _WIDTH = 8.6
@@ -43,6 +49,7 @@ def longest_burst(trace: Trace) -> Burst:
 
     :raises ValueError: if no frame is blank
     """
+    _check_trace(trace)
     best = Burst(0, 0, 0)
     for env in range(trace.blind.shape[1]):
         start = 0
@@ -91,13 +98,14 @@ def plot_burst(
     :raises ImportError: without matplotlib, with the command that installs it
     """
     figure_class = _figure_class()
-    check_count("margin", margin)
-    burst = longest_burst(trace) if burst is None else Burst(*burst)
-    _check_burst(trace, burst)
-    if signal is not None and np.shape(signal) != trace.values.shape[:1]:
-        raise ValueError(
-            f"signal must be of shape {trace.values.shape[:1]}, got {np.shape(signal)}"
-        )
+    _check_trace(trace)
+    margin = check_count("margin", margin)
+    burst = longest_burst(trace) if burst is None else _checked_burst(trace, burst)
+    signal = None if signal is None else _checked_signal(trace, signal)
+    check_kind("path", path, (str, os.PathLike), "the path of a picture")
+    for name, text in (("signal_label", signal_label), ("title", title)):
+        check_kind(name, text, str, "text")
+    _check_names(action_names)
     view = _View.around(trace, burst, margin)
     ratios = [1.0] * (2 + (signal is not None)) + [2.2]
     figure = figure_class(figsize=(_WIDTH, 1.35 * sum(ratios) + 0.9), dpi=150, layout="constrained")
@@ -105,7 +113,7 @@ def plot_burst(
     figure.suptitle(_title(burst) if title is None else title, fontsize=13)
     heat_map = panels[-1]
     if signal is not None:
-        _draw_signal(panels.pop(0), view, np.asarray(signal), signal_label)
+        _draw_signal(panels.pop(0), view, signal, signal_label)
     _draw_actions(panels[0], view, action_names)
     panels[1].plot(view.at, view.of(trace.values), color=_BLUE)
     panels[1].set_ylabel("value")
@@ -125,12 +133,41 @@ def _figure_class() -> type[Figure]:
     return Figure
 
 
-def _check_burst(trace: Trace, burst: Burst) -> None:
+def _check_trace(trace: Any) -> None:
+    if not isinstance(trace, Trace):
+        raise ArgumentError(f"trace must be what look_inside returned, got {trace!r}")
+
+
+def _checked_burst(trace: Trace, burst: Any) -> Burst:
     n_steps, n_envs = trace.values.shape
-    if not (0 <= burst.env < n_envs and 0 <= burst.start < burst.stop <= n_steps):
-        raise ValueError(
+    try:
+        env, start, stop = map(operator.index, burst)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"burst must be three whole numbers (env, start, stop), got {burst!r}"
+        ) from None
+    if not (0 <= env < n_envs and 0 <= start < stop <= n_steps):
+        raise ArgumentError(
             f"burst must lie within {n_steps} steps of {n_envs} environment(s), got {burst}"
         )
+    return Burst(env, start, stop)
+
+
+def _checked_signal(trace: Trace, signal: Any) -> Floats:
+    numbers = np.asarray(signal)
+    if numbers.dtype.kind not in "biuf":
+        raise ArgumentError(f"signal must be numbers, got {signal!r}")
+    if numbers.shape != trace.values.shape[:1]:
+        raise ArgumentError(
+            f"signal must be of shape {trace.values.shape[:1]}, got {numbers.shape}"
+        )
+    return numbers
+
+
+def _check_names(names: Any) -> None:
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if names is not None and not is_list:
+        raise ArgumentError(f"action_names must be a list of names, got {names!r}")
 
 
 def _title(burst: Burst) -> str:
@@ -177,10 +214,20 @@ def _shade(axes: Any, view: _View) -> None:
     axes.yaxis.label.set_size(11)
 
 
+def _look(idx: int) -> dict[str, Any]:
+    """Return how the line of one of several actions is drawn."""
+    return {"color": _LINES[idx % len(_LINES)], "linestyle": _DASHES[idx % len(_DASHES)]}
+
+
 def _legend(axes: Any) -> None:
-    """Put the legend above the panel, where it hides nothing."""
+    """Put the legend above the panel, where it hides nothing, as many names in a row as fit."""
+    labels = axes.get_legend_handles_labels()[1]
+    # Inches at this size: a line's sample with its gaps, and a letter; beside panels are labels.
+    columns = max(int((_WIDTH - 1.7) / (0.67 + 0.085 * max(map(len, labels)))), 1)
     style: dict[str, Any] = {"fontsize": 10, "frameon": False, "borderpad": 0, "borderaxespad": 0.2}
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=7, **style)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, **style)
+    figure, n_more_rows = axes.figure, (len(labels) - 1) // columns
+    figure.set_figheight(figure.get_figheight() + 0.21 * n_more_rows)
 
 
 def _draw_signal(axes: Any, view: _View, signal: Floats, label: str) -> None:
@@ -201,7 +248,7 @@ def _draw_actions(axes: Any, view: _View, names: Sequence[str] | None) -> None:
         taken = view.of(trace.actions)
         for idx, part in enumerate(trace.probabilities):
             chosen = np.take_along_axis(view.of(part), taken[:, idx : idx + 1], axis=1)
-            axes.plot(view.at, chosen, color=_LINES[idx % len(_LINES)], label=f"of {idx}")
+            axes.plot(view.at, chosen, **_look(idx), label=f"of {idx}")
         axes.set_ylabel("P(action taken)")
     else:
         _draw_probabilities(axes, view, names)
@@ -222,17 +269,19 @@ def _draw_probabilities(axes: Any, view: _View, names: Sequence[str] | None) -> 
         axes.set_ylabel(f"P({names[1]})")
         return
     for idx in range(chances.shape[1]):
-        axes.plot(view.at, chances[:, idx], color=_LINES[idx % len(_LINES)], label=names[idx])
+        axes.plot(view.at, chances[:, idx], **_look(idx), label=names[idx])
     axes.set_ylabel("P(action)" if taken.ndim == 1 else "P(bit is one)")
 
 
 def _draw_gaussian(axes: Any, at: NDArray[np.intp], mean: Floats, std: Floats) -> None:
     for idx in range(mean.shape[1]):
-        colour = _LINES[idx % len(_LINES)]
+        look = _look(idx)
         low, high = mean[:, idx] - std[:, idx], mean[:, idx] + std[:, idx]
-        axes.plot(at, mean[:, idx], color=colour)
-        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(at, mean[:, idx], **look, label=f"of {idx}")
+        axes.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axes.set_ylabel("action\n(mean ± std)")
+    if mean.shape[1] > 1:
+        _legend(axes)
 
 
 def _draw_hidden(figure: Figure, axes: Any, view: _View) -> None:

@@ -235,7 +235,7 @@ class TestBadArguments:
         model = make_model(env)
         with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
             look_inside(model, env, 0)
-        with pytest.raises(ValueError, match="env must be a Gymnasium environment or a VecEnv"):
+        with pytest.raises(ValueError, match="env must be a VecEnv, got"):
             look_inside(model, FLICKERING, 5)
         with pytest.raises(ValueError, match="Wrap it as the training environment was"):
             look_inside(model, gym.make("MaskedCartPole-v0"), 5)
@@ -344,6 +344,30 @@ class TestPicture:
         )
         figure = plot_burst(traced(make_model(env), env))
         assert len(figure.axes[0].lines) == {"MultiDiscrete": 2, "Box": 2}.get(action, 3)
+
+    @pytest.mark.parametrize("n_actions", [3, 7, 18])
+    def test_many_actions_are_told_apart_without_colour_and_named_inside_the_picture(
+        self, n_actions: int
+    ) -> None:
+        rng = np.random.default_rng(0)
+        trace = trace_of(
+            *self.TRACE,
+            probabilities=rng.dirichlet(np.ones(n_actions), size=(24, 2)),
+            actions=rng.integers(n_actions, size=(24, 2)),
+        )
+        names = [f"fire and turn {idx}" for idx in range(n_actions)]
+        figure = plot_burst(trace, action_names=names)
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        looks = {(line.get_color(), line.get_linestyle(), str(line._dash_pattern))
+                 for line in axes.lines}  # fmt: skip
+        assert len(looks) == n_actions
+        assert len({look[1:] for look in looks}) == min(n_actions, 4)
+        box = axes.get_legend().get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert axes.get_window_extent().width > 0.7 * figure.bbox.width
+        assert axes.get_window_extent().height > 150
 
     def test_without_matplotlib_says_what_installs_it(self, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
