@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 from typing import Any
 
 from thrust_pomdp.errors import ArgumentError, warn_user
@@ -138,6 +139,23 @@ def check_kind(name: str, value: Any, kinds: type | tuple[type, ...], words: str
     """
     if value is not None and not isinstance(value, kinds):
         raise ArgumentError(f"{name} must be {words}, got {value!r}")
+
+
+def check_file(name: str, path: Any) -> None:
+    """Refuse what no model can be loaded from.
+
+    :raises FileNotFoundError: if there is none at the path, as SB3 does, but by the user's path
+    :raises ValueError: for what is neither a path nor an opened file
+    """
+    if isinstance(path, (str, os.PathLike)):
+        # SB3 looks for both.
+        if not os.path.exists(path) and not os.path.exists(f"{os.fspath(path)}.zip"):
+            raise FileNotFoundError(
+                f"{name} must be a saved model's, there is no file at {os.fspath(path)}, nor with "
+                ".zip behind it"
+            )
+    elif not hasattr(path, "read"):
+        raise ArgumentError(f"{name} must be a path or an opened file, got {path!r}")
 
 
 def check_forget_bias(

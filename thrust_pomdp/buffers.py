@@ -23,11 +23,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_flag, check_fraction
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.flat_samples import flat_samples
 from thrust_pomdp.observations import map_obs
 from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
 from thrust_pomdp.recurrent.subsequences import BurnIn, StatesAfter, Subsequences
+from thrust_pomdp.settings import check_device
 
 Array = NDArray[Any]
 
@@ -149,9 +151,12 @@ class _SequenceStorage:
                 "from the first add(); record_states=True keeps those of every step "
                 "(hidden_states_pi and so on)"
             )
-        check_count("buffer_size", buffer_size)
-        check_count("n_envs", n_envs)
-        self.record_states = record_states
+        buffer_size = check_count("buffer_size", buffer_size)
+        n_envs = check_count("n_envs", n_envs)
+        gamma, gae_lambda = check_fraction("gamma", gamma), check_fraction("gae_lambda", gae_lambda)
+        self._check_spaces(observation_space, action_space)
+        check_device(device)
+        self.record_states = check_flag("record_states", record_states)
         # Two places: collection ends by seeding the next window while training still needs this
         # one's states.
         self._initial_state: RNNStates | None = None
@@ -165,6 +170,24 @@ class _SequenceStorage:
             buffer_size, observation_space, action_space, device, gae_lambda, gamma, n_envs
         )
         self.episode_start_carry: NDArray[np.bool_] = np.ones(self.n_envs, dtype=bool)
+
+    def _check_spaces(self, observation_space: Any, action_space: Any) -> None:
+        kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+        is_of_dicts = isinstance(self, DictRolloutBuffer)
+        if not isinstance(observation_space, spaces.Dict if is_of_dicts else kinds):
+            rule = (
+                "a Dict" if is_of_dicts else "a Box, Discrete, MultiDiscrete or MultiBinary space"
+            )
+            other = RecurrentRolloutBuffer if is_of_dicts else RecurrentDictRolloutBuffer
+            raise ArgumentError(
+                f"observation_space must be {rule} for this buffer, got {observation_space!r}: "
+                f"there is {other.__name__} too"
+            )
+        if not isinstance(action_space, kinds):
+            raise ArgumentError(
+                "action_space must be a Box, Discrete, MultiDiscrete or MultiBinary space, got "
+                f"{action_space!r}"
+            )
 
     def seed(self, seed: int | None) -> None:
         """Seed the shuffling of :meth:`to_minibatches`, which uses no global generator."""

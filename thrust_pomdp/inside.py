@@ -17,7 +17,8 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch.distributions import Normal
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_switch
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.maskable.masks import (
     Masks,
     get_action_masks,
@@ -29,6 +30,7 @@ from thrust_pomdp.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo import RecurrentPPO
 from thrust_pomdp.recurrent.sequences import RNNStates
 from thrust_pomdp.resuming import lent_statistics
+from thrust_pomdp.vec.layer import check_venv
 from thrust_pomdp.vec.previous import layers, original_rewards
 from thrust_pomdp.vec.privileged import VecPrivilegedInfo
 from thrust_pomdp.visible import key_flags
@@ -118,11 +120,12 @@ def look_inside(model: Any, env: Any, n_steps: int, deterministic: bool = False)
     """
     policy = getattr(model, "policy", model)
     if not isinstance(policy, RecurrentActorCriticPolicy):
-        raise ValueError(
+        raise ArgumentError(
             "model must have a recurrent policy of thrust_pomdp to look into, got "
-            f"{type(policy).__name__}"
+            f"{type(policy).__name__ if hasattr(policy, 'predict') else repr(model)}"
         )
-    check_count("n_steps", n_steps)
+    n_steps = check_count("n_steps", n_steps)
+    deterministic = check_switch("deterministic", deterministic)
     venv = _as_vec_env(env)
     _check_fits(policy, venv)
     uses_masks = _uses_masks(model, policy)
@@ -147,9 +150,9 @@ def _uses_masks(model: Any, policy: RecurrentActorCriticPolicy) -> bool:
 def _as_vec_env(env: Any) -> VecEnv:
     if isinstance(env, gym.Env):
         return DummyVecEnv([lambda: env])
-    if not isinstance(env, VecEnv):
-        raise ValueError(f"env must be a Gymnasium environment or a VecEnv, got {env!r}")
-    return env
+    check_venv("env", env)
+    venv: VecEnv = env
+    return venv
 
 
 def _check_fits(policy: RecurrentActorCriticPolicy, venv: VecEnv) -> None:

@@ -14,6 +14,7 @@ from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import nn
 
+from thrust_pomdp.arguments import check_file
 from thrust_pomdp.errors import warn_user
 from thrust_pomdp.policies import (
     CnnLstmPolicy,
@@ -22,6 +23,7 @@ from thrust_pomdp.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.settings import check_device
 
 if TYPE_CHECKING:
     import sb3_contrib
@@ -50,7 +52,7 @@ _OURS_ALONE = (
 
 def from_sb3_contrib(
     path: str | pathlib.Path | io.BufferedIOBase,
-    env: GymEnv | None = None,
+    env: GymEnv | str | None = None,
     device: th.device | str = "auto",
     window_state: str = "carry",
     **kwargs: Any,
@@ -73,6 +75,8 @@ def from_sb3_contrib(
     :param kwargs: attributes to change, as in SB3's ``load``
     :raises ValueError: if the file holds something else, such as weights without memory
     """
+    check_file("path", path)
+    check_device(device)
     # Their classes are replaced, not run: the placeholder keeps them from being unpickled.
     data, params, _ = load_from_zip_file(
         path, device=device, custom_objects=dict.fromkeys(_NOT_CARRIED_OVER)
@@ -87,7 +91,7 @@ def from_sb3_contrib(
     _warn_of_own_policy(path)
     made_env = isinstance(env, str)
     if env is not None:
-        env = RecurrentPPO._wrap_env(env, data["verbose"])
+        env = RecurrentPPO._wrap_env(env, data["verbose"])  # type: ignore[arg-type]
         data["n_envs"] = env.num_envs
     model = RecurrentPPO(
         _policy_class(weights, data["observation_space"]),

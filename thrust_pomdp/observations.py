@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from thrust_pomdp.errors import ArgumentError
+
 
 def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
     """Apply ``function`` to an array, or to each array of a dict."""
@@ -50,12 +52,14 @@ def check_finite(array: Any, name: str, first_step: int = 0) -> None:
 
 
 def check_finite_obs(obs: Any, name: str) -> None:
-    """Refuse observations, arrays or dicts of arrays, that hold what is not finite.
+    """Refuse observations, arrays or dicts of arrays, that hold what is no finite number.
 
     :raises ValueError: naming them
     """
     for part_name, part in named_parts(name, obs):
         array = np.asarray(part)
+        if array.dtype.kind not in "biuf":
+            raise ArgumentError(f"{part_name} must be numbers, got {part!r}")
         if not _all_finite(array):
             raise ValueError(f"non-finite {part_name}: {array}")
 

@@ -661,6 +661,11 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
 
     def _checked_keys(self, observation: Any) -> Any:
         if not isinstance(self.observation_space, spaces.Dict):
+            if isinstance(observation, dict):
+                raise ArgumentError(
+                    f"observation must be of the space {self.observation_space}, got a dict with "
+                    f"the keys {list(observation)}"
+                )
             return observation
         expected = list(self.observation_space.spaces)
         keys = list(observation) if isinstance(observation, dict) else type(observation).__name__
@@ -711,7 +716,10 @@ class RecurrentActorCriticPolicy(ActorCriticPolicy):
     def _starts_to_tensor(self, episode_start: NDArray[Any] | None, n_envs: int) -> th.Tensor:
         if episode_start is None:
             return th.zeros(n_envs, device=self.device)
-        starts = np.asarray(episode_start, dtype=bool).reshape(-1)
+        starts = np.asarray(episode_start).reshape(-1)
+        if starts.dtype.kind not in "biuf" or not np.isfinite(starts).all():
+            raise ArgumentError(f"episode_start must be flags, got {episode_start!r}")
+        starts = starts.astype(bool)
         if len(starts) != n_envs:
             raise ValueError(
                 f"episode_start must have one flag per observation, {n_envs}, got {len(starts)}"

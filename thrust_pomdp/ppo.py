@@ -6,6 +6,7 @@ the test that pins it.
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from stable_baselines3.common.utils import (
 )
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.arguments import check_file, check_seed
 from thrust_pomdp.asymmetric import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.buffers import (
     RecurrentDictRolloutBuffer,
@@ -44,7 +46,7 @@ from thrust_pomdp.checks import (
     check_privileged_keys,
     warn_of_training_mode,
 )
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.fast_paths import described, fast_paths
 from thrust_pomdp.losses import Losses, ppo_losses
 from thrust_pomdp.observations import check_finite_obs, stack_obs
@@ -62,7 +64,7 @@ from thrust_pomdp.resuming import (
     resumed_seed,
     statistics_of,
 )
-from thrust_pomdp.settings import check_beforehand, check_learning, take_settings
+from thrust_pomdp.settings import check_beforehand, check_device, check_learning, take_settings
 from thrust_pomdp.stepping import Step, WatchedStep
 from thrust_pomdp.stored_states import minibatches
 from thrust_pomdp.vec.step_infos import StepInfos
@@ -342,6 +344,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         if self._is_loaded:
             self._seed_again()
             return
+        seed = check_seed("seed", seed)
         super().set_random_seed(seed)
         if seed is not None and hasattr(self, "rollout_buffer"):
             self.rollout_buffer.seed(seed)
@@ -644,6 +647,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
         With it go the statistics of ``VecPrivilegedInfo`` around its environment, without which
         its critic could not go on.
         """
+        if not isinstance(path, (str, os.PathLike)) and not hasattr(path, "write"):
+            raise ArgumentError(f"path must be a path or a file to write to, got {path!r}")
         self._take_statistics()
         super().save(path, exclude, include)
 
@@ -653,7 +658,10 @@ class RecurrentPPO(OnPolicyAlgorithm):
         A ``VecPrivilegedInfo`` that has seen nothing yet gets the statistics of the model's.
         """
         self._take_statistics()
-        super().set_env(env, force_reset)
+        try:
+            super().set_env(env, force_reset)
+        except AssertionError as error:  # of another number of environments
+            raise ArgumentError(str(error)) from None
         self._give_statistics()
 
     def privileged_statistics(self) -> PrivilegedStatistics:
@@ -682,6 +690,8 @@ class RecurrentPPO(OnPolicyAlgorithm):
 
         :raises ValueError: if the file holds no model, or one of another library
         """
+        check_file("path", path)
+        check_device(kwargs.get("device", args[0] if args else "auto"))
         # SB3 makes attributes of the keywords that it does not know, before it sets up the model.
         kwargs = {**kwargs, "_is_loaded": True, "_made_env": isinstance(env, str)}
         try:
@@ -689,7 +699,7 @@ class RecurrentPPO(OnPolicyAlgorithm):
         except AssertionError as error:
             if "found in the saved file" not in str(error):
                 raise
-            raise ValueError(
+            raise ArgumentError(
                 f"path must be a file saved by RecurrentPPO.save, got {path}"
             ) from error
         except ValueError as error:

@@ -41,6 +41,14 @@ def check_beforehand(verbose: Any, use_sde: Any, device: Any, policy_kwargs: Any
     check_count("verbose", int(verbose) if isinstance(verbose, bool) else verbose, minimum=0)
     check_switch("use_sde", use_sde)
     check_kind("policy_kwargs", policy_kwargs, dict, "a dict")
+    check_device(device)
+
+
+def check_device(device: Any) -> None:
+    """Refuse what is no device of torch's.
+
+    :raises ValueError: naming some that are
+    """
     try:
         get_device(device)
     except (RuntimeError, TypeError) as error:

@@ -20,7 +20,8 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-from thrust_pomdp.errors import warn_user
+from thrust_pomdp.arguments import check_count
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.vec.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 from thrust_pomdp.vec.substitutes import against_keeping_arrays, against_later_infos
 
@@ -150,6 +151,10 @@ class GymnasiumVecEnv(VecEnv):
     def _take_reset_infos(self, infos: Infos, indices: NDArray[np.intp]) -> None:
         copy_rows(infos, self._reset_told, indices)
         self._reset_infos_stale = True
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the next reset: environment ``i`` gets ``seed + i``; None for random seeds."""
+        return super().seed(None if seed is None else check_count("seed", seed, minimum=0))
 
     def _seed(self) -> Any:
         """Return the seeds in the form that most vector environments take: one number."""
@@ -347,7 +352,12 @@ _SHARED = {
 
 def _check_same_step(env: Any) -> None:
     if not isinstance(env, VectorEnv):
-        raise ValueError(f"env must be a gymnasium.vector.VectorEnv, got {env!r}")
+        hint = ""
+        if isinstance(env, VecEnv):
+            hint = ", which is a VecEnv already"
+        elif isinstance(env, gym.Env):
+            hint = ": stable_baselines3's DummyVecEnv([lambda: env]) is for single environments"
+        raise ArgumentError(f"env must be a gymnasium.vector.VectorEnv, got {env!r}{hint}")
     mode = env.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.SAME_STEP:
         raise ValueError(

@@ -18,9 +18,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import (
+    check_finite_number,
     check_flag,
     check_fraction,
-    check_kind,
     check_positive,
     check_switch,
 )
@@ -115,7 +115,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         check_venv("venv", venv)
         clip_obs = check_positive("clip_obs", clip_obs)
         clip_reward = check_positive("clip_reward", clip_reward)
-        epsilon = check_positive("epsilon", epsilon)
+        epsilon = check_positive("epsilon", check_finite_number("epsilon", epsilon))
         gamma = check_fraction("gamma", gamma)
         training = check_switch("training", training)
         norm_obs = check_switch("norm_obs", norm_obs)
@@ -244,7 +244,8 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             blank frames for data
         """
         check_venv("venv", venv)
-        check_kind("load_path", load_path, (str, os.PathLike), "the path of a file")
+        if not isinstance(load_path, (str, os.PathLike)):
+            raise ArgumentError(f"load_path must be the path of a file, got {load_path!r}")
         with open(load_path, "rb") as file:
             try:
                 loaded: Any = pickle.load(file)
@@ -297,6 +298,11 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     def reset(self) -> VecEnvObs:  # type: ignore[override]
         """Reset all environments and normalise what is visible of the first frames."""
+        if self.venv is None:
+            raise ArgumentError(
+                "venv must be set, got None: as SB3's, a normaliser's copies and files have no "
+                "environments. Call set_venv(venv) first, of a copied model model.set_env(env)"
+            )
         obs = self.venv.reset()
         self.old_obs = obs  # type: ignore[assignment]
         self.returns = np.zeros(self.num_envs)

@@ -11,7 +11,7 @@ from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.visible import (
     LOOKS_BLANKED,
@@ -70,7 +70,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     ) -> None:
         #: Whether all-zero frames without a flag are blank.
         self.zero_is_blank = check_flag("zero_is_blank", zero_is_blank)
-        epsilon = check_positive("epsilon", epsilon)
+        epsilon = check_positive("epsilon", check_finite_number("epsilon", epsilon))
         space = observation_space_of(env)
         gym.utils.RecordConstructorArgs.__init__(
             self, epsilon=epsilon, zero_is_blank=self.zero_is_blank
