@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common import evaluation
 from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.arguments import check_count, check_number, check_switch
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.maskable.masks import (
     Masks,
     get_action_masks,
@@ -59,6 +62,52 @@ class _WithMasks:
         return getattr(self._model, name)
 
 
+@overload
+def evaluate_policy(
+    model: PolicyPredictor,
+    env: gym.Env[Any, Any] | VecEnv,
+    n_eval_episodes: int = 10,
+    deterministic: bool = True,
+    render: bool = False,
+    callback: EvaluationCallback | None = None,
+    reward_threshold: float | None = None,
+    return_episode_rewards: Literal[False] = False,
+    warn: bool = True,
+    use_masking: bool = True,
+) -> tuple[float, float]: ...
+
+
+@overload
+def evaluate_policy(
+    model: PolicyPredictor,
+    env: gym.Env[Any, Any] | VecEnv,
+    n_eval_episodes: int = 10,
+    deterministic: bool = True,
+    render: bool = False,
+    callback: EvaluationCallback | None = None,
+    reward_threshold: float | None = None,
+    *,
+    return_episode_rewards: Literal[True],
+    warn: bool = True,
+    use_masking: bool = True,
+) -> tuple[list[float], list[int]]: ...
+
+
+@overload
+def evaluate_policy(
+    model: PolicyPredictor,
+    env: gym.Env[Any, Any] | VecEnv,
+    n_eval_episodes: int = 10,
+    deterministic: bool = True,
+    render: bool = False,
+    callback: EvaluationCallback | None = None,
+    reward_threshold: float | None = None,
+    return_episode_rewards: bool = False,
+    warn: bool = True,
+    use_masking: bool = True,
+) -> tuple[float, float] | tuple[list[float], list[int]]: ...
+
+
 def evaluate_policy(
     model: Any,
     env: gym.Env[Any, Any] | VecEnv,
@@ -70,7 +119,7 @@ def evaluate_policy(
     return_episode_rewards: bool = False,
     warn: bool = True,
     use_masking: bool = True,
-) -> Any:
+) -> tuple[float, float] | tuple[list[float], list[int]]:
     """Evaluate a model as SB3's ``evaluate_policy`` does, with the environment's action masks.
 
     The arguments, and their order, are those of ``sb3_contrib``'s function.
@@ -90,8 +139,25 @@ def evaluate_policy(
     :param return_episode_rewards: return lists of returns and lengths, not mean and deviation
     :param warn: warn where ``env`` has no ``Monitor``
     :param use_masking: ask for masks; SB3's own function otherwise
-    :raises ValueError: if the environment has no method ``action_masks``
+    :return: mean and standard deviation of the returns, or lists of returns and lengths
+    :raises ValueError: if the environment has no method ``action_masks``, or an argument cannot be
     """
+    if not hasattr(model, "predict"):
+        raise ArgumentError(f"model must be a model or policy with predict, got {model!r}")
+    n_eval_episodes = check_count("n_eval_episodes", n_eval_episodes)
+    flags = {
+        "deterministic": deterministic,
+        "render": render,
+        "return_episode_rewards": return_episode_rewards,
+        "warn": warn,
+        "use_masking": use_masking,
+    }
+    for name, value in flags.items():
+        check_switch(name, value)
+    if reward_threshold is not None:
+        check_number("reward_threshold", reward_threshold)
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"callback must be a function of two dicts, got {callback!r}")
     actor = _WithMasks(model, env) if use_masking else model
     if use_masking and callback is not None:
         callback = actor.shown(callback)
