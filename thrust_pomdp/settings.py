@@ -70,7 +70,7 @@ def take_settings(model: Any) -> None:
             setattr(model, name, check_count(name, getattr(model, name)))
     if model._stats_window_size is not None:
         model._stats_window_size = check_count("stats_window_size", model._stats_window_size)
-    model.seed = check_seed("seed", model.seed)
+    model.verbose, model.seed = int(model.verbose), check_seed("seed", model.seed)
     for name in ("gamma", "gae_lambda"):
         setattr(model, name, check_fraction(name, getattr(model, name)))
     model.ent_coef = check_finite_number("ent_coef", model.ent_coef)

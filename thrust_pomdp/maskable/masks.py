@@ -20,6 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.vec.env import ACTION_MASKS
 
 Masks = NDArray[np.bool_]
@@ -122,7 +123,7 @@ def _sizes(space: spaces.Space[Any]) -> list[int]:
         return [int(size) for size in space.nvec]
     if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int):
         return [2] * space.n
-    raise ValueError(
+    raise ArgumentError(
         "action_space must be Discrete, MultiDiscrete or a MultiBinary vector for action masks, "
         f"got {space}; use RecurrentPPO, which takes no masks"
     )
