@@ -199,19 +199,19 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         """Refuse to normalise what is normalised already; observations and rewards may be apart."""
         for layer in layers_like(venv, VecNormalize):
             keys = set(self.norm_obs_keys or (None,)) & set(layer.norm_obs_keys or (None,))
-            twice = [
-                what
-                for what, is_twice in (
-                    ("observations", self.norm_obs and layer.norm_obs and keys),
-                    ("rewards", self.norm_reward and layer.norm_reward),
-                )
-                if is_twice
-            ]
-            if twice:
+            twice = {
+                "observations": self.norm_obs and layer.norm_obs and keys,
+                "rewards": self.norm_reward and layer.norm_reward,
+            }
+            what = [name for name, is_twice in twice.items() if is_twice]
+            if what:
+                switches = [
+                    f"norm_{'obs' if name == 'observations' else 'reward'}" for name in what
+                ]
                 raise ArgumentError(
                     f"venv has a {type(layer).__name__} inside already, and its "
-                    f"{' and '.join(twice)} would be normalised twice: leave one of the two out, "
-                    f"or pass norm_{'obs' if twice[0] == 'observations' else 'reward'}=False to one"
+                    f"{' and '.join(what)} would be normalised twice: leave one of the two out, or "
+                    f"pass {' and '.join(f'{switch}=False' for switch in switches)} to one"
                 )
         if self.norm_obs and _has_normalizing_envs(venv):
             raise ArgumentError(
