@@ -102,8 +102,9 @@ def check_flag(name: str, value: Any) -> bool:
 
     :raises ValueError: for anything else: ``"no"`` has a truth value too
     """
-    is_numpys = str(getattr(value, "dtype", "")) == "bool" and getattr(value, "ndim", 1) == 0
-    if isinstance(value, bool) or is_numpys:
+    if isinstance(value, bool):
+        return value
+    if str(getattr(value, "dtype", "")) == "bool" and getattr(value, "ndim", 1) == 0:
         return bool(value)
     raise ArgumentError(f"{name} must be True or False, got {value!r}")
 
@@ -113,7 +114,7 @@ def check_switch(name: str, value: Any) -> bool:
 
     :raises ValueError: for anything else
     """
-    if isinstance(value, numbers.Integral) and value in (0, 1):
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral) and value in (0, 1):
         return bool(value)
     return check_flag(name, value)
 
