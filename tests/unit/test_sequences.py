@@ -7,9 +7,11 @@ import pytest
 import torch as th
 from torch import nn
 
+from thrust_pomdp.recurrent import sequences
+from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
 from thrust_pomdp.recurrent.segments import Segments
-from thrust_pomdp.recurrent.sequences import ResetLayout, zero_states
+from thrust_pomdp.recurrent.sequences import ResetLayout, lstm_extended_rows, zero_states
 
 N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
 
@@ -178,6 +180,149 @@ class TestNothingCrossesAnEpisodeStart:
         from_zero, _ = memory_sequences(rnn, features, layout)
         assert th.equal(outputs[[0, 2]], from_zero[[0, 2]])
         assert not th.equal(outputs[[1, 3]], from_zero[[1, 3]])
+
+
+def with_bias(rnn: nn.RNNBase, gate: int, bias: float) -> nn.RNNBase:
+    """Give one gate of every layer a bias."""
+    with th.no_grad():
+        for layer in range(rnn.num_layers):
+            rows = getattr(rnn, f"bias_ih_l{layer}").view(-1, HIDDEN)
+            rows[gate] = bias
+    return rnn
+
+
+@pytest.mark.parametrize("windows", [memory_sequences, lstm_extended_rows])
+class TestResetsAreExactWhateverTheWeights:
+    """A reset step outweighs any bias, and any recurrent weights."""
+
+    PATTERN = PATTERNS["scattered"]
+
+    @pytest.mark.parametrize("dtype", [th.float32, th.float64], ids=["float32", "float64"])
+    @pytest.mark.parametrize("n_layers", [1, 2])
+    @pytest.mark.parametrize("bias", [-1e6, -1e4, -30.0, 30.0, 1e3, 1e4, 2e4, 1e5, 1e6, 1e30])
+    @pytest.mark.parametrize("gate", range(4), ids=["input", "forget", "cell", "output"])
+    def test_equals_the_loop_with_any_bias_of_any_gate(self, windows, gate, bias, n_layers, dtype):
+        rnn = with_bias(make_rnn("LSTM", n_layers, dtype=dtype), gate, bias)
+        features, states = make_inputs(rnn, dtype)
+        layout = ResetLayout.from_episode_starts(self.PATTERN)
+
+        def run(outputs, leaving):
+            loss = outputs.square().sum() + sum(part.sum() for part in leaving)
+            return outputs, *th.autograd.grad(loss, [features, *states, *rnn.parameters()])
+
+        ours = run(*windows(rnn, features, layout, states))
+        expected = run(*loop(rnn, features, self.PATTERN, states))
+        tolerance = 2e-5 if dtype is th.float32 else 1e-13
+        for part, other in zip(ours, expected, strict=True):
+            assert part.isfinite().all()
+            scale = max(1.0, other.abs().max().item())
+            th.testing.assert_close(part, other, rtol=0, atol=tolerance * scale)
+
+    @pytest.mark.parametrize("bias", [0.0, 1e4, 1e6])
+    @pytest.mark.parametrize("scale", [1.0, 1e4])
+    def test_nothing_of_an_episode_reaches_the_next_one(self, windows, scale, bias):
+        rnn = with_bias(make_rnn("LSTM", 2), 1, bias)
+        with th.no_grad():
+            rnn.weight_hh_l0.mul_(scale)
+            rnn.weight_ih_l1.mul_(scale)
+        features, states = make_inputs(rnn)
+        pattern = PATTERNS["all rows at once"]
+        layout = ResetLayout.from_episode_starts(pattern)
+        outputs, _ = windows(rnn, features, layout, states)
+        gradient, *others = th.autograd.grad(outputs[:, -1].sum(), [features, *states])
+        assert (gradient[:, :6] == 0).all()
+        assert all((other == 0).all() for other in others)
+        changed = features.detach().clone()
+        changed[:, :6] += 1
+        again, _ = windows(rnn, changed, layout, states)
+        assert th.equal(outputs[:, 6:], again[:, 6:])
+
+
+def test_inputs_that_dropout_scales_do_not_open_a_gate_that_holds(monkeypatch):
+    rnn, equal = (make_rnn("LSTM", 2, dtype=th.float64) for _ in range(2))
+    with th.no_grad():
+        rnn.weight_ih_l1 *= 1e4
+        equal.weight_ih_l1 *= 1e5
+    rnn.dropout = 0.9
+    monkeypatch.setattr(sequences, "dropout", lambda rnn, output: 10 * output)  # drops nothing
+    features, states = make_inputs(rnn, th.float64)
+    pattern = PATTERNS["two in a row"]
+    layout = ResetLayout.from_episode_starts(pattern)
+    outputs, leaving = lstm_extended_rows(rnn, features, layout, states)
+    expected, expected_states = loop(equal, features, pattern, states)
+    th.testing.assert_close(outputs, expected, rtol=0, atol=1e-8)
+    th.testing.assert_close(leaving, expected_states, rtol=0, atol=1e-8)
+
+
+def exact_sigmoid(x: th.Tensor) -> th.Tensor:
+    return nn.functional.logsigmoid(x).exp()
+
+
+def exact_tanh(x: th.Tensor) -> th.Tensor:
+    """Return a tanh whose gradient float64 does not lose either (it does beyond 18)."""
+    value = x.tanh()
+    slope = 4 * exact_sigmoid(2 * x) * exact_sigmoid(-2 * x)
+    return value.detach() + slope.detach() * (x - x.detach())
+
+
+def exact_step(kind: str, features, state, w_ih, w_hh, b_ih, b_hh):
+    inputs, recurrent = features @ w_ih.T + b_ih, state[0] @ w_hh.T + b_hh
+    if kind == "RNN":
+        return (exact_tanh(inputs + recurrent),)
+    if kind == "GRU":
+        (r, z, n), (r_h, z_h, n_h) = inputs.chunk(3, 1), recurrent.chunk(3, 1)
+        new = exact_tanh(n + exact_sigmoid(r + r_h) * n_h)
+        return (exact_sigmoid(-z - z_h) * new + exact_sigmoid(z + z_h) * state[0],)
+    i, f, g, o = (inputs + recurrent).chunk(4, 1)
+    cell = exact_sigmoid(f) * state[1] + exact_sigmoid(i) * exact_tanh(g)
+    return exact_sigmoid(o) * exact_tanh(cell), cell
+
+
+class TestSaturatedGates:
+    """All biases at once are moved to where gates open or close for good.
+
+    The loops know a slope to 4e-6 of itself. Torch's operations compute it in float32 from what is
+    nearly 1, to 6e-8 of 1: what is left of a gradient there is rounding, and small.
+    """
+
+    @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+    @pytest.mark.parametrize("bias", [*range(-30, 31, 5), -12, -8, 8, 12])
+    def test_gradients(self, kind, bias):
+        th.manual_seed(0)
+        rnn = KINDS[kind](N_FEATURES, HIDDEN)
+        with th.no_grad():
+            rnn.bias_ih_l0 += bias
+        features, states = make_inputs(rnn)
+        pattern = PATTERNS["scattered"]
+        outputs, leaving = memory_sequences(
+            rnn, features, ResetLayout.from_episode_starts(pattern), states
+        )
+        loss = outputs.sum() + sum(part.sum() for part in leaving)
+        ours = th.autograd.grad(loss, [features, *states, *rnn.parameters()])
+
+        leaves = [part.detach().double().requires_grad_() for part in (features, *states)]
+        weights = [weight.detach().double().requires_grad_() for weight in rnn.parameters()]
+        state, loss = tuple(part[0] for part in leaves[1:]), 0.0
+        for step in range(N_STEPS):
+            keep = th.from_numpy(~pattern[:, step]).double()[:, None]
+            state = exact_step(kind, leaves[0][:, step], [part * keep for part in state], *weights)
+            loss = loss + state[0].sum()
+        loss = loss + sum(part.sum() for part in state)
+        expected = th.autograd.grad(loss, [*leaves, *weights])
+        for part, other in zip(ours, expected, strict=True):
+            for block, exact in self.blocks(rnn, part.double(), other):
+                if load_kernels() is None:
+                    th.testing.assert_close(block, exact, rtol=0, atol=2e-5)
+                elif exact.abs().max() > 1e-30:  # the range of float32, and of products in it
+                    error = (block - exact).abs().max() / exact.abs().max()
+                    assert error < 5e-5
+
+    @staticmethod
+    def blocks(rnn, *parts):
+        """Cut gradients of weights into those of each gate."""
+        if parts[0].shape[0] == N_SEQ or parts[0].shape[0] == 1:
+            return [parts]
+        return zip(*(part.split(HIDDEN) for part in parts), strict=True)
 
 
 def extended(pattern: np.ndarray):

@@ -49,18 +49,19 @@ class LSTMRows(th.autograd.Function):
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h, cell_state=c)
         inputs = _inputs_of(features, h)
-        cells, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        cells, shown, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(3))
         cells[:, 0] = c
         cell = features.new_empty(n_seq, size)
         gates = features.new_empty(n_seq, n_steps, 4 * size)
+        rows = (inputs, starts, cells, gates, shown, hidden, cell)
         over_rows(
             kernels.memory.lstm_forward,
             transposed_weights(w_ih, w_hh, *biases),
-            tuple(part.numpy() for part in (inputs, starts, cells, gates, hidden, cell)),
+            tuple(part.numpy() for part in rows),
             work=gates.numel() * inputs.shape[2],
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
-        ctx.save_for_backward(inputs, starts, gates, cells, w_ih, w_hh)
+        ctx.save_for_backward(inputs, starts, gates, shown, cells, w_ih, w_hh)
         return hidden, hidden[:, -1].clone(), cell
 
     @staticmethod
@@ -69,15 +70,16 @@ class LSTMRows(th.autograd.Function):
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor, grad_c: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
-        inputs, starts, gates, cells, w_ih, w_hh = ctx.saved_tensors
+        inputs, starts, gates, shown, kept, w_ih, w_hh = ctx.saved_tensors
         grad_h, grad_c = grad_h.clone(), grad_c.clone()
         grad_gates = th.empty_like(gates)
-        rows = (gates, starts, cells, grad_outputs.contiguous(), grad_h, grad_c, grad_gates)
+        outputs = grad_outputs.contiguous()
+        rows = (gates, shown, kept, starts, outputs, grad_h, grad_c, grad_gates)
         over_rows(
             ctx.kernels.memory.lstm_backward,
             (w_hh.detach().numpy(),),
             tuple(part.numpy() for part in rows),
-            work=gates.numel() * cells.shape[2],
+            work=gates.numel() * w_hh.shape[1],
         )
         return (
             None,
@@ -115,17 +117,17 @@ class GRURows(th.autograd.Function):
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
         features = features.contiguous()
-        entering, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        entering, kept, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(3))
         entering[:, 0] = h
         gates = features.new_empty(n_seq, n_steps, 4 * size)
         over_rows(
             kernels.memory.gru_forward,
             gru_weights(w_ih, w_hh, *biases),
-            tuple(part.numpy() for part in (features, starts, entering, gates, hidden)),
+            tuple(part.numpy() for part in (features, starts, entering, gates, kept, hidden)),
             work=3 * hidden.numel() * (features.shape[2] + size),
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
-        ctx.save_for_backward(features, starts, gates, entering, w_ih, w_hh)
+        ctx.save_for_backward(features, starts, gates, kept, entering, w_ih, w_hh)
         return hidden, hidden[:, -1].clone()
 
     @staticmethod
@@ -134,9 +136,9 @@ class GRURows(th.autograd.Function):
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
-        features, starts, gates, entering, w_ih, w_hh = ctx.saved_tensors
+        features, starts, gates, kept, entering, w_ih, w_hh = ctx.saved_tensors
         size, grad_h, grad_gates = entering.shape[2], grad_h.clone(), th.empty_like(gates)
-        rows = (gates, starts, entering, grad_outputs.contiguous(), grad_h, grad_gates)
+        rows = (gates, kept, starts, grad_outputs.contiguous(), grad_h, grad_gates)
         over_rows(
             ctx.kernels.memory.gru_backward,
             (w_hh.detach().numpy(),),
@@ -178,15 +180,15 @@ class RNNRows(th.autograd.Function):
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
         inputs = _inputs_of(features, h)
-        hidden = features.new_empty(n_seq, n_steps, size)
+        slopes, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
         over_rows(
             kernels.memory.rnn_forward,
             (*transposed_weights(w_ih, w_hh, *biases), relu),
-            tuple(part.numpy() for part in (inputs, starts, hidden)),
+            tuple(part.numpy() for part in (inputs, starts, slopes, hidden)),
             work=hidden.numel() * inputs.shape[2],
         )
-        ctx.kernels, ctx.relu, ctx.with_bias = kernels, relu, len(biases) > 0
-        ctx.save_for_backward(inputs, starts, hidden, w_ih, w_hh)
+        ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
+        ctx.save_for_backward(inputs, starts, slopes, w_ih, w_hh)
         return hidden, hidden[:, -1].clone()
 
     @staticmethod
@@ -195,14 +197,14 @@ class RNNRows(th.autograd.Function):
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
-        inputs, starts, hidden, w_ih, w_hh = ctx.saved_tensors
-        grad_h, grad_sums = grad_h.clone(), th.empty_like(hidden)
-        rows = (hidden, starts, grad_outputs.contiguous(), grad_h, grad_sums)
+        inputs, starts, slopes, w_ih, w_hh = ctx.saved_tensors
+        grad_h, grad_sums = grad_h.clone(), th.empty_like(slopes)
+        rows = (slopes, starts, grad_outputs.contiguous(), grad_h, grad_sums)
         over_rows(
             ctx.kernels.memory.rnn_backward,
-            (w_hh.detach().numpy(), ctx.relu),
+            (w_hh.detach().numpy(),),
             tuple(part.numpy() for part in rows),
-            work=hidden.numel() * hidden.shape[2],
+            work=slopes.numel() * slopes.shape[2],
         )
         return (
             None,

@@ -10,12 +10,15 @@ call (one fused oneDNN or cuDNN node)::
     steps of the window        a0 a1 a2 | b0 b1 | c0          (| marks an episode start)
     extended row               a0 a1 a2 R b0 b1 R c0 H H      (length rounded up, H holds the state)
 
-A reset step is a step of the same LSTM whose only non-zero input is an extra column with weight
--1e4 on the input, forget and output gates. Their sigmoids are then exactly 0, so that
+A reset step is a step of the same LSTM whose only non-zero input is an extra column with a large
+negative weight on the input, forget and output gates. Their sigmoids are then exactly 0, so that
 ``c = 0 * c + 0 * g`` and ``h = 0 * tanh(c)`` are exactly 0 and so is every gradient that passes
 through the step: what a loop with state zeroing computes, bit for bit. A *hold step* closes the
 input gate and opens the forget gate in the same way (``c = 1 * c + 0 * g``), so that shorter rows
 carry their last cell state to the end unchanged.
+
+The weight is chosen by the layer's own weights, large enough for whatever they add: a forget bias
+of 1e6 is reset too. Weights beyond 1e37 (float32) make it infinite, and all outputs NaN.
 
 Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hidden]``.
 """
@@ -39,8 +42,7 @@ from thrust_pomdp.recurrent.segments import Segments
 #: hidden state alone of a GRU or a plain RNN.
 LSTMState = tuple[th.Tensor, ...]
 
-#: sigmoid(-1e4) is exactly 0 and sigmoid(1e4) exactly 1, in float32 and float64, whatever the
-#: recurrent input adds (it is bounded by the sum of a row of weights, since |h| < 1).
+#: sigmoid(-1e4) is exactly 0 and sigmoid(1e4) exactly 1, in float32 and float64.
 _SATURATE = 1e4
 
 #: Every new sequence length costs oneDNN the construction of a primitive: keep lengths few.
@@ -213,7 +215,7 @@ def _run_layers(
     else:
         states = zero_states(states, layout.episode_starts[:, 0])
     flags = extended.flags.to(features.dtype)
-    columns = _flag_columns(lstm.hidden_size, features.dtype, features.device)
+    signs = _flag_columns(lstm.hidden_size, features.dtype, features.device)
 
     # All inputs of a flagged step other than its flag must be exactly zero. Above the first layer
     # that needs nothing more: outputs of reset steps are zero, what a hold step adds is ignored.
@@ -225,6 +227,7 @@ def _run_layers(
         if layer > 0:
             output = dropout(lstm, output)
         weights = layer_weights(lstm, layer)
+        columns = signs * _saturating_weight(lstm, weights, layer)
         output, _, cell = th.lstm(
             th.cat((output.view(length, n_seq, -1), flags), dim=2),
             (states[0][layer : layer + 1], states[1][layer : layer + 1]),
@@ -261,15 +264,32 @@ def dropout(rnn: nn.RNNBase, output: th.Tensor) -> th.Tensor:
 
 @lru_cache(maxsize=16)
 def _flag_columns(hidden_size: int, dtype: th.dtype, device: th.device) -> th.Tensor:
-    """Return the constant weights of the reset and hold columns, ``[4 * hidden, 2]``.
+    """Return the signs of the weights of the reset and hold columns, ``[4 * hidden, 2]``.
 
     torch's gates come in the order input, forget, cell, output.
     """
     columns = th.zeros(4, hidden_size, 2, dtype=dtype, device=device)
-    columns[[0, 1, 3], :, 0] = -_SATURATE
-    columns[0, :, 1] = -_SATURATE
-    columns[1, :, 1] = _SATURATE
+    columns[[0, 1, 3], :, 0] = -1
+    columns[0, :, 1] = -1
+    columns[1, :, 1] = 1
     return columns.view(4 * hidden_size, 2)
+
+
+@th.no_grad()
+def _saturating_weight(lstm: nn.LSTM, weights: tuple[th.Tensor, ...], layer: int) -> th.Tensor:
+    """Return what saturates a gate whatever biases and states add to it, a number on the device.
+
+    States are below 1, and so are the inputs of a hold step above the first layer, before dropout
+    scales them; all other inputs of flagged steps are 0. What is added is taken twice, so that no
+    rounding to its last digits matters.
+    """
+    inputs, recurrent, *biases = weights
+    added = recurrent.abs().sum(dim=1)
+    for bias in biases:
+        added += bias.abs()
+    if layer > 0 and lstm.dropout < 1.0:
+        added += inputs.abs().sum(dim=1) / (1.0 - lstm.dropout)
+    return _SATURATE + 2.0 * added.max()
 
 
 def check_windows(
