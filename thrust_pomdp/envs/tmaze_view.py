@@ -84,4 +84,19 @@ def picture(scene: Scene) -> NDArray[np.uint8]:
     signs = plan(scene)
     colours = np.array([[COLOURS[str(sign)] for sign in row] for row in signs], dtype=np.uint8)
     side = max(1, min(CELL_PIXELS, MAX_WIDTH // signs.shape[1]))
-    return colours.repeat(side, axis=0).repeat(side, axis=1)
+    painted = colours.repeat(side, axis=0).repeat(side, axis=1)
+    for y, x in np.argwhere(signs == "x").tolist():
+        cell = painted[y * side : (y + 1) * side, x * side : (x + 1) * side]
+        cell[cross(side)] = COLOURS["#"]
+    return painted
+
+
+def cross(side: int) -> NDArray[np.bool_]:
+    """Return where a cell of the wrong side is crossed out, for those who see no colours.
+
+    :param side: of the cell in pixels; less than 8 are too few for a cross
+    """
+    row, column = np.indices((side, side))
+    rising, falling = row + column - (side - 1), row - column
+    crossed: NDArray[np.bool_] = np.minimum(np.abs(rising), np.abs(falling)) <= 1
+    return crossed & (side >= 8)
