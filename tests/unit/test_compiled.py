@@ -132,14 +132,16 @@ class TestMemory:
         )
         assert all(th.equal(a, b) for a, b in zip(once, again, strict=True))
 
-    def test_a_second_derivative_is_refused_rather_than_wrong(self, kind):
+    @pytest.mark.parametrize("loss", [th.sum, lambda outputs: outputs.square().sum()])
+    def test_a_second_derivative_is_refused_with_the_remedy(self, kind, loss):
         rnn = KINDS[kind](2, 4)
         layout = ResetLayout.from_episode_starts(np.zeros((2, 5)))
         outputs, _ = memory_sequences(rnn, th.randn(2, 5, 2), layout)
-        loss = outputs.square().sum()
-        gradient = th.autograd.grad(loss, rnn.weight_hh_l0, create_graph=True)[0]
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            gradient.sum().backward()
+        expected = th.autograd.grad(loss(outputs), rnn.weight_hh_l0, retain_graph=True)[0]
+        gradient = th.autograd.grad(loss(outputs), rnn.weight_hh_l0, create_graph=True)[0]
+        assert th.equal(gradient, expected)
+        with pytest.raises(RuntimeError, match="no second derivative.*NUMBA_DISABLE_JIT=1"):
+            (loss(outputs) + gradient.square().sum()).backward()
 
     @pytest.mark.parametrize("where", ["weights", "features", "states"])
     def test_a_nan_shows(self, kind, where):
@@ -482,6 +484,16 @@ class TestCategoricalLoss:
             assert th.equal(term, other)
         assert th.equal(gradient[:, :2], expected_gradient)
         assert (gradient[:, 2] == 0).all()
+
+    def test_a_second_derivative_is_refused_with_the_remedy(self):
+        logits, values, batch = loss_inputs()
+        coefficients = (0.2, math.inf, 0.1, 0.7, True)
+        terms = CategoricalPPOLoss.apply(
+            kernels, logits.requires_grad_(), values, batch, coefficients
+        )
+        gradient = th.autograd.grad(terms[0], logits, create_graph=True)[0]
+        with pytest.raises(RuntimeError, match="no second derivative.*NUMBA_DISABLE_JIT=1"):
+            gradient.square().sum().backward()
 
     @pytest.mark.parametrize("part", ["logits", "values", "advantages"])
     def test_a_nan_shows(self, part):

@@ -8,24 +8,23 @@ the same numbers to rounding. The recurrent layers are in
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch as th
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from thrust_pomdp import gate
 
 
-@cache
+@functools.cache
 def load_kernels() -> ModuleType | None:
     """Return the compiled kernels, None where Numba is missing or switched off."""
     try:
@@ -56,7 +55,7 @@ def against_loops(*weights: th.Tensor) -> str | None:
 _WORK_PER_THREAD = 8_000_000
 
 
-@cache
+@functools.cache
 def _helpers() -> ThreadPoolExecutor:
     """Return the threads that help with the rows of large minibatches."""
     return ThreadPoolExecutor(thread_name_prefix="thrust_pomdp")
@@ -104,6 +103,48 @@ def over_rows(
     kernel(*shared, *parts[0])
     for future in futures:
         future.result()
+
+
+#: What :func:`first_derivative` takes and returns.
+_Backward = Callable[..., tuple[th.Tensor | None, ...]]
+
+
+def first_derivative(backward: _Backward) -> _Backward:
+    """Let a loop's gradients be what nobody can differentiate again, and say what to do instead.
+
+    Torch's own ``once_differentiable`` names no remedy, and takes a gradient of the plain sum of
+    outputs for a constant: a penalty on it would be left out in silence.
+
+    :param backward: of a ``torch.autograd.Function``
+    """
+
+    @functools.wraps(backward)
+    def wrapped(*args: Any) -> tuple[th.Tensor | None, ...]:
+        with th.no_grad():
+            gradients = backward(*args)
+        if not th.is_grad_enabled():  # as it is unless a graph of the gradient is asked for
+            return gradients
+        return tuple(
+            gradient if gradient is None else _Final.apply(gradient.requires_grad_())  # type: ignore[no-untyped-call]
+            for gradient in gradients
+        )
+
+    return wrapped
+
+
+class _Final(th.autograd.Function):
+    """A gradient that cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: th.Tensor) -> th.Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: th.Tensor) -> None:
+        raise RuntimeError(
+            "The compiled loops have no second derivative. Torch's own operations have: to use "
+            "them, set the environment variable NUMBA_DISABLE_JIT=1 before the program starts."
+        )
 
 
 class CompiledCategoricalHeads:
@@ -211,7 +252,7 @@ class CategoricalPPOLoss(th.autograd.Function):
         return (loss, *terms)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, grad_loss: th.Tensor, *_: None) -> tuple[th.Tensor | None, ...]:
         """Scale the gradient that was computed with the loss."""
         grad_logits, grad_values = ctx.saved_tensors

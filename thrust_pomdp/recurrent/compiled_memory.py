@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from torch.autograd.function import once_differentiable
 
-from thrust_pomdp.recurrent.compiled import check_shapes, over_rows
+from thrust_pomdp.recurrent.compiled import check_shapes, first_derivative, over_rows
 
 
 class LSTMRows(th.autograd.Function):
@@ -65,7 +64,7 @@ class LSTMRows(th.autograd.Function):
         return hidden, hidden[:, -1].clone(), cell
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor, grad_c: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
@@ -131,7 +130,7 @@ class GRURows(th.autograd.Function):
         return hidden, hidden[:, -1].clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
@@ -192,7 +191,7 @@ class RNNRows(th.autograd.Function):
         return hidden, hidden[:, -1].clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(
         ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
     ) -> tuple[th.Tensor | None, ...]:
