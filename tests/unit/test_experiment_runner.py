@@ -487,6 +487,19 @@ def interrupt_by_another_thread() -> None:
     thread.join()
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Let this process, and what it starts, be interrupted, as in a terminal.
+
+    A shell starts what is to run in the background (``make test &``) with SIGINT ignored, and so
+    are all processes that are started from there.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 class TestInterruptedWhileAWorkerStarts:
     """Ctrl-C is not lost at that moment, and takes the new worker with it."""
 
@@ -515,7 +528,9 @@ class TestInterruptedWhileAWorkerStarts:
         (worker,) = processes
         assert worker.exitcode == -signal.SIGTERM
 
-    def test_what_ctrl_c_means_is_afterwards_what_it_was(self):
+    @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+    def test_what_ctrl_c_means_is_afterwards_what_it_was(self, handler):
+        signal.signal(signal.SIGINT, handler)
         before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
         events = LocalEngine(1).run([Sleeps("one")])
         assert next(events) == Started("one")
@@ -524,6 +539,7 @@ class TestInterruptedWhileAWorkerStarts:
         assert after == before
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into Linux's /proc")
 class TestKilled:
     """`kill -9` at any moment, and started again."""
