@@ -41,7 +41,7 @@ from thrust_pomdp.envs import FlickeringCartPoleEnv
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
 from thrust_pomdp.recurrent.memory import memory_sequences
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 
 LENGTHS = (20, 100, 500)
 THREADS = (1, 2)

@@ -21,9 +21,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from thrust_pomdp.envs import FlickerLaw
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.reference import LADDER
 from thrust_pomdp.reference.rungs import Rung
-from thrust_pomdp.registration import ENVIRONMENTS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "envs"
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.experiment.commands.options import add_env_options, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
@@ -28,7 +29,6 @@ from thrust_pomdp.reference.playing import make_single
 from thrust_pomdp.reference.report import draw, markdown, text
 from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import LAWS, store_gains, task_of
-from thrust_pomdp.registration import ENVIRONMENTS
 
 SEMI_IMPLICIT = {"kinematics_integrator": "semi-implicit euler"}
 

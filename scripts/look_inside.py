@@ -25,13 +25,13 @@ from gymnasium.envs.registration import load_env_creator
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
+from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.experiment import watching
 from thrust_pomdp.experiment.commands.options import named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
-from thrust_pomdp.our_tasks import against_our_class, find_spec
 
 CARTPOLE = {"signal_label": "pole angle (°)", "action_names": ["push left", "push right"]}
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch as th
 from benchmark import SETTINGS, Setting, make_model, one_window
 
-from thrust_pomdp import ppo
-from thrust_pomdp.losses import ppo_losses
+from thrust_pomdp.ppo.losses import ppo_losses
+from thrust_pomdp.ppo.recurrent_ppo import recurrent_ppo as ppo
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from thrust_pomdp.buffers import SequenceBatch
-from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
+from thrust_pomdp.ppo.sequence_batch import SequenceBatch
 from thrust_pomdp.recurrent.sequences import ResetLayout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

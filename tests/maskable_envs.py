@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.envs.tmaze_vector import TMazeVectorEnv
-from thrust_pomdp.maskable.masks import MaskLayout
+from thrust_pomdp.ppo.maskable.masks import MaskLayout
 
 ACTIONS = {
     "Discrete": spaces.Discrete(4),

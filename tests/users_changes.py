@@ -25,7 +25,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from thrust_pomdp import MlpLstmPolicy
-from thrust_pomdp.distributions import (
+from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )

@@ -10,34 +10,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from thrust_pomdp.registration import register_envs
+from thrust_pomdp.envs.registration import register_envs
+from thrust_pomdp.moved import keep_old_names
 
 if TYPE_CHECKING:
-    from thrust_pomdp.acting import StatefulActor
-    from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
-    from thrust_pomdp.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
-    from thrust_pomdp.inside import Trace, look_inside
-    from thrust_pomdp.inside_figure import longest_burst, plot_burst
-    from thrust_pomdp.interop import from_sb3_contrib, to_sb3_contrib
-    from thrust_pomdp.maskable import (
+    from thrust_pomdp.analysis.trace import Trace, look_inside
+    from thrust_pomdp.analysis.trace_figure import longest_burst, plot_burst
+    from thrust_pomdp.deploy.stateful_actor import StatefulActor
+    from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
+    from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+    from thrust_pomdp.ppo.maskable import (
         MaskableCnnLstmPolicy,
         MaskableMlpLstmPolicy,
         MaskableMultiInputLstmPolicy,
         MaskableRecurrentPPO,
     )
-    from thrust_pomdp.policies import (
+    from thrust_pomdp.ppo.policies import (
         CnnLstmPolicy,
         MlpLstmPolicy,
         MultiInputLstmPolicy,
         RecurrentActorCriticPolicy,
     )
-    from thrust_pomdp.ppo import RecurrentPPO
+    from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
+    from thrust_pomdp.ppo.sb3_contrib import from_sb3_contrib, to_sb3_contrib
     from thrust_pomdp.recurrent.sequences import RNNStates
-    from thrust_pomdp.vec.env import GymnasiumVecEnv
-    from thrust_pomdp.vec.making import make_vec_env
-    from thrust_pomdp.vec.normalize import VecNormalizeVisible
-    from thrust_pomdp.vec.previous import VecPreviousAction, VecPreviousReward
-    from thrust_pomdp.vec.privileged import VecPrivilegedInfo, VecUnprivileged
+    from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
+    from thrust_pomdp.vec_env.make import make_vec_env
+    from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
+    from thrust_pomdp.vec_env.previous import VecPreviousAction, VecPreviousReward
+    from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged
     from thrust_pomdp.wrappers import (
         ElementDropoutObservation,
         ExposeObservation,
@@ -52,40 +53,40 @@ __version__ = "0.1.0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
-    "AsymmetricLstmPolicy": "asymmetric",
-    "CnnLstmPolicy": "policies",
+    "AsymmetricLstmPolicy": "ppo.asymmetric_policy",
+    "CnnLstmPolicy": "ppo.policies",
     "ElementDropoutObservation": "wrappers",
     "ExposeObservation": "wrappers",
     "FlickerObservation": "wrappers",
-    "GymnasiumVecEnv": "vec.env",
+    "GymnasiumVecEnv": "vec_env.gymnasium_vec_env",
     "MaskObservation": "wrappers",
-    "MaskableCnnLstmPolicy": "maskable",
-    "MaskableMlpLstmPolicy": "maskable",
-    "MaskableMultiInputLstmPolicy": "maskable",
-    "MaskableRecurrentPPO": "maskable",
-    "MlpLstmPolicy": "policies",
-    "MultiInputLstmPolicy": "policies",
+    "MaskableCnnLstmPolicy": "ppo.maskable",
+    "MaskableMlpLstmPolicy": "ppo.maskable",
+    "MaskableMultiInputLstmPolicy": "ppo.maskable",
+    "MaskableRecurrentPPO": "ppo.maskable",
+    "MlpLstmPolicy": "ppo.policies",
+    "MultiInputLstmPolicy": "ppo.policies",
     "NormalizeVisibleObservation": "wrappers",
     "PreviousActionObservation": "wrappers",
     "PreviousRewardObservation": "wrappers",
     "RNNStates": "recurrent.sequences",
-    "RecurrentActorCriticPolicy": "policies",
-    "RecurrentDictRolloutBuffer": "buffers",
-    "RecurrentPPO": "ppo",
-    "RecurrentRolloutBuffer": "buffers",
-    "StatefulActor": "acting",
-    "Trace": "inside",
-    "VecNormalizeVisible": "vec.normalize",
-    "VecPreviousAction": "vec.previous",
-    "VecPreviousReward": "vec.previous",
-    "VecPrivilegedInfo": "vec.privileged",
-    "VecUnprivileged": "vec.privileged",
-    "from_sb3_contrib": "interop",
-    "longest_burst": "inside_figure",
-    "look_inside": "inside",
-    "make_vec_env": "vec.making",
-    "plot_burst": "inside_figure",
-    "to_sb3_contrib": "interop",
+    "RecurrentActorCriticPolicy": "ppo.policies",
+    "RecurrentDictRolloutBuffer": "ppo.buffers",
+    "RecurrentPPO": "ppo.recurrent_ppo",
+    "RecurrentRolloutBuffer": "ppo.buffers",
+    "StatefulActor": "deploy.stateful_actor",
+    "Trace": "analysis.trace",
+    "VecNormalizeVisible": "vec_env.normalize",
+    "VecPreviousAction": "vec_env.previous",
+    "VecPreviousReward": "vec_env.previous",
+    "VecPrivilegedInfo": "vec_env.privileged",
+    "VecUnprivileged": "vec_env.privileged",
+    "from_sb3_contrib": "ppo.sb3_contrib",
+    "longest_burst": "analysis.trace_figure",
+    "look_inside": "analysis.trace",
+    "make_vec_env": "vec_env.make",
+    "plot_burst": "analysis.trace_figure",
+    "to_sb3_contrib": "ppo.sb3_contrib",
 }
 
 __all__ = [
@@ -126,6 +127,7 @@ __all__ = [
     "to_sb3_contrib",
 ]
 
+keep_old_names()
 register_envs()
 
 

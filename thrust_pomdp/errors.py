@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from contextvars import ContextVar
 from types import FrameType
+
+#: Whether who calls ``predict`` keeps the memory: a first call without a state is no oversight.
+MEMORY_IS_KEPT: ContextVar[bool] = ContextVar("MEMORY_IS_KEPT", default=False)
 
 #: Packages between a user's line and the code that has something to say about it.
 _BETWEEN = frozenset(
@@ -38,22 +42,23 @@ class ArgumentError(ValueError, AssertionError):
     """
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the program that uses this package, through whatever it was called.
 
     A fixed ``stacklevel`` points elsewhere as soon as a subclass or a library's function lies
     between.
     """
-    frame = _users_frame()
+    frame = users_frame()
     name = frame.f_globals.get("__name__", "<unknown>")
     # With the registry of the user's module each line is told once, as by warnings.warn.
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(
-        message, UserWarning, frame.f_code.co_filename, frame.f_lineno, name, registry
+        message, category, frame.f_code.co_filename, frame.f_lineno, name, registry
     )
 
 
-def _users_frame() -> FrameType:
+def users_frame() -> FrameType:
+    """Return the frame of the program that uses this package."""
     frames = list(_callers())
     return next((frame for frame in frames if not _is_between(frame)), frames[-1])
 

@@ -33,9 +33,9 @@ from thrust_pomdp import (
     make_vec_env,
     wrappers,
 )
+from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent.memory import memory_sequences
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.stepping import WatchedStep
 from thrust_pomdp.wrappers import vector
 
 N_SEQ, N_STEPS, HIDDEN = 4, 128, 64

@@ -8,7 +8,7 @@ import torch as th
 from maskable_envs import ACTIONS, random_masks
 from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
 
-from thrust_pomdp.maskable.distributions import make_maskable_distribution
+from thrust_pomdp.ppo.maskable.distributions import make_maskable_distribution
 
 N_ROWS = 2_000
 N_LOGITS = {"Discrete": 4, "MultiDiscrete": 9, "MultiBinary": 3}

@@ -7,7 +7,7 @@ import pytest
 from maskable_envs import DoorsTMaze
 
 from thrust_pomdp import MaskableRecurrentPPO, make_vec_env
-from thrust_pomdp.maskable import evaluate_policy
+from thrust_pomdp.ppo.maskable import evaluate_policy
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ from thrust_pomdp import (
     to_sb3_contrib,
 )
 from thrust_pomdp.errors import ArgumentError
-from thrust_pomdp.maskable import evaluate_policy
+from thrust_pomdp.ppo.maskable import evaluate_policy
 
 ID = "FlickeringCartPole-v0"
 NAN, INF = float("nan"), float("inf")

@@ -31,7 +31,7 @@ from thrust_pomdp import (
     make_vec_env,
     to_sb3_contrib,
 )
-from thrust_pomdp.losses import ppo_losses
+from thrust_pomdp.ppo.losses import ppo_losses
 
 STATE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)

@@ -10,7 +10,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from thrust_pomdp.buffers import (
+from thrust_pomdp.ppo.buffers import (
     RecurrentDictRolloutBuffer,
     RecurrentRolloutBuffer,
     minibatch_sizes,

@@ -22,7 +22,8 @@ from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
 from thrust_pomdp import RecurrentPPO
-from thrust_pomdp.distributions import PlainCategoricalDistribution
+from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution
+from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent import compiled, jit
 from thrust_pomdp.recurrent.compiled import (
     CategoricalPPOLoss,
@@ -32,7 +33,6 @@ from thrust_pomdp.recurrent.compiled import (
 )
 from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.stepping import WatchedStep
 
 kernels = load_kernels()
 pytestmark = pytest.mark.skipif(kernels is None, reason="Numba is missing or switched off")

@@ -6,7 +6,7 @@ import pytest
 import torch as th
 from torch.distributions import Categorical, Independent, Normal
 
-from thrust_pomdp.distributions import (
+from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from thrust_pomdp.envs import MaskedCartPoleEnv
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.reference import Rung
-from thrust_pomdp.registration import ENVIRONMENTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "envs"

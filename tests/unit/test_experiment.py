@@ -38,7 +38,7 @@ from thrust_pomdp.experiment.training import (
     run,
 )
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
-from thrust_pomdp.maskable.evaluation import acts_by_masks
+from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks
 from thrust_pomdp.reference import LADDER
 
 TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
@@ -340,7 +340,7 @@ class TestProvenance:
         one = run(spec())
         assert one.recipe["learning_rate"] == "lin_3e-3"
         assert one.recipe["n_envs"] == 8
-        assert one.provenance["algorithm"] == "thrust_pomdp.ppo:RecurrentPPO"
+        assert one.provenance["algorithm"] == "thrust_pomdp.ppo.recurrent_ppo:RecurrentPPO"
         assert one.provenance["versions"]["torch"] == th.__version__
         assert one.provenance["machine"]["cpus"] >= 1
         # An LSTM of 128 cells reading 4 numbers (4 gates, two biases) and two linear heads.

@@ -26,6 +26,7 @@ from thrust_pomdp import (
     ppo,
 )
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.experiment.arms import (
     ARMS,
     RUNNER_KEYS,
@@ -48,9 +49,8 @@ from thrust_pomdp.experiment.training import algorithm_arguments, make_model, ma
 from thrust_pomdp.experiment.tuning import read_space
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
-from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec.previous import VecPreviousAction
-from thrust_pomdp.vec.stacked import VecStackedFrames
+from thrust_pomdp.vec_env.previous import VecPreviousAction
+from thrust_pomdp.vec_env.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {

@@ -21,15 +21,15 @@ from torch import nn
 from users_changes import CHANGES, Change
 
 from thrust_pomdp import RecurrentPPO, gate
-from thrust_pomdp.checks import depends_on_mode
-from thrust_pomdp.distributions import (
+from thrust_pomdp.ppo.checks import depends_on_mode
+from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
 from thrust_pomdp.recurrent.sequences import ResetLayout
-from thrust_pomdp.stepping import WatchedStep
 
 N_STEPS, MOMENT = 24, 9
 OBS = spaces.Box(-1.0, 1.0, (4,), np.float32)

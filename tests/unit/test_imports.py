@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import thrust_pomdp
-from thrust_pomdp.registration import ENVIRONMENTS
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 
 IDS = list(ENVIRONMENTS)
 HEAVY = ("torch", "stable_baselines3", "sb3_contrib", "matplotlib", "pandas")
@@ -38,7 +38,7 @@ class TestImportCost:
             "thrust_pomdp",
             "thrust_pomdp.envs",
             "thrust_pomdp.reference",
-            "thrust_pomdp.visible",
+            "thrust_pomdp.wrappers.visible_statistics",
             "thrust_pomdp.wrappers",
             "thrust_pomdp.wrappers.vector",
         ],
@@ -71,7 +71,7 @@ class TestImportingTwice:
             "import importlib, sys\n"
             "import gymnasium as gym, thrust_pomdp\n"
             "spec = gym.spec('FlickeringCartPole-v0')\n"
-            "importlib.reload(thrust_pomdp.registration)\n"
+            "importlib.reload(thrust_pomdp.envs.registration)\n"
             "importlib.reload(thrust_pomdp)\n"
             "for name in [name for name in sys.modules if name.startswith('thrust_pomdp')]:\n"
             "    del sys.modules[name]\n"

@@ -33,10 +33,10 @@ from thrust_pomdp import (
     make_vec_env,
     plot_burst,
 )
+from thrust_pomdp.analysis.trace_figure import Burst
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
-from thrust_pomdp.inside_figure import Burst
-from thrust_pomdp.maskable import get_action_masks
+from thrust_pomdp.ppo.maskable import get_action_masks
 from thrust_pomdp.recurrent.sequences import RNNStates
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch as th
 
-from thrust_pomdp.buffers import SequenceBatch
-from thrust_pomdp.losses import ppo_losses
+from thrust_pomdp.ppo.losses import ppo_losses
+from thrust_pomdp.ppo.sequence_batch import SequenceBatch
 
 SHAPE = (3, 40)
 

@@ -28,17 +28,17 @@ from thrust_pomdp import (
     VecNormalizeVisible,
     VecPreviousAction,
 )
-from thrust_pomdp.maskable.policies import (
+from thrust_pomdp.ppo.maskable.policies import (
     MaskableAsymmetricLstmPolicy,
     MaskableCnnLstmPolicy,
     MaskableMlpLstmPolicy,
     MaskableMultiInputLstmPolicy,
 )
-from thrust_pomdp.maskable.stepping import make_masked_step
-from thrust_pomdp.policies import MlpLstmPolicy
+from thrust_pomdp.ppo.maskable.stepping import make_masked_step
+from thrust_pomdp.ppo.policies import MlpLstmPolicy
+from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent import compiled as compiled_module
 from thrust_pomdp.recurrent.compiled import load_kernels
-from thrust_pomdp.stepping import WatchedStep
 
 WINDOW = 16
 DICT = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})

@@ -21,7 +21,7 @@ from thrust_pomdp import (
     RecurrentRolloutBuffer,
     StatefulActor,
 )
-from thrust_pomdp.maskable import MaskableEvalCallback, evaluate_policy, get_action_masks
+from thrust_pomdp.ppo.maskable import MaskableEvalCallback, evaluate_policy, get_action_masks
 
 WINDOW = 16
 

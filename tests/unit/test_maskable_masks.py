@@ -12,9 +12,9 @@ from gymnasium import spaces
 from maskable_envs import ACTIONS, as_choices, random_masks
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from thrust_pomdp.maskable import get_action_masks, is_masking_supported
-from thrust_pomdp.maskable.distributions import make_maskable_distribution
-from thrust_pomdp.maskable.masks import MaskLayout
+from thrust_pomdp.ppo.maskable import get_action_masks, is_masking_supported
+from thrust_pomdp.ppo.maskable.distributions import make_maskable_distribution
+from thrust_pomdp.ppo.maskable.masks import MaskLayout
 
 N_ROWS = 400
 N_LOGITS = {"Discrete": 4, "MultiDiscrete": 9, "MultiBinary": 3}

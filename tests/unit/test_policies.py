@@ -7,7 +7,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
+from thrust_pomdp.ppo.policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 HIDDEN = 16

@@ -18,6 +18,7 @@ from gymnasium.envs.registration import WrapperSpec
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.envs import cartpole
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, CartPolePhysics
+from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.reference import (
     LADDER,
     LADDERS,
@@ -39,7 +40,6 @@ from thrust_pomdp.reference.figures import FIGURES_FILE, read_figures, write_fig
 from thrust_pomdp.reference.laws import Memoryless, PreviousAction, TwoFrames
 from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import CartPoleTask, gains_for, stored_gains, task_of
-from thrust_pomdp.registration import ENVIRONMENTS
 
 assert thrust_pomdp
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
 from thrust_pomdp.envs.cartpole import MaskedCartPoleEnv
-from thrust_pomdp.our_tasks import against_known_task
-from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.envs.our_tasks import against_known_task
+from thrust_pomdp.envs.registration import ENVIRONMENTS
+from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 
 BURST_4 = {"flicker_prob": 0.5, "burst_len": 4}
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
 from stable_baselines3.common.vec_env import VecVideoRecorder
 
 import thrust_pomdp
-from thrust_pomdp import painting
+from thrust_pomdp.envs import rendering as painting
 from thrust_pomdp.envs.cartpole_picture import add_senses
 
 pygame = pytest.importorskip("pygame")

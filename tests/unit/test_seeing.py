@@ -39,9 +39,9 @@ from thrust_pomdp import (
     seeing,
 )
 from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
-from thrust_pomdp.vec.making import layered
-from thrust_pomdp.vec.previous import layers
-from thrust_pomdp.vec.stacked import VecStackedFrames
+from thrust_pomdp.vec_env.make import layered
+from thrust_pomdp.vec_env.previous import layers
+from thrust_pomdp.vec_env.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 SMALL = {"lstm_hidden_size": 8}

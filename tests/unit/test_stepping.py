@@ -8,10 +8,10 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import CombinedExtractor, MlpExtractor
 
-from thrust_pomdp.asymmetric import AsymmetricLstmPolicy
-from thrust_pomdp.policies import CnnLstmPolicy, MlpLstmPolicy
+from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
+from thrust_pomdp.ppo.policies import CnnLstmPolicy, MlpLstmPolicy
+from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent.compiled import load_kernels
-from thrust_pomdp.stepping import WatchedStep
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 PREPARED = {

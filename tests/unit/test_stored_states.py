@@ -18,11 +18,11 @@ from thrust_pomdp import (
     losses,
     stored_states,
 )
-from thrust_pomdp.losses import ppo_losses
+from thrust_pomdp.ppo.losses import ppo_losses
+from thrust_pomdp.ppo.stored_states import burned_in, states_after
+from thrust_pomdp.ppo.subsequences import Subsequences
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.recurrent.subsequences import Subsequences
-from thrust_pomdp.stored_states import burned_in, states_after
 
 WINDOW = 16
 ARRANGEMENTS = {

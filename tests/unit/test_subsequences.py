@@ -7,19 +7,10 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from thrust_pomdp.buffers import (
-    RecurrentDictRolloutBuffer,
-    RecurrentRolloutBuffer,
-    SequenceBatch,
-)
+from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from thrust_pomdp.ppo.sequence_batch import SequenceBatch, combine_states
+from thrust_pomdp.ppo.subsequences import Subsequences, check_subsequences, cut_rows, join_rows
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.recurrent.subsequences import (
-    Subsequences,
-    check_subsequences,
-    combine_states,
-    cut_rows,
-    join_rows,
-)
 
 OBS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 LAYERS, HIDDEN = 2, 3

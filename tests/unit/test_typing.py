@@ -29,7 +29,7 @@ from thrust_pomdp import (
     make_vec_env,
     to_sb3_contrib,
 )
-from thrust_pomdp.maskable import evaluate_policy, get_action_masks
+from thrust_pomdp.ppo.maskable import evaluate_policy, get_action_masks
 
 venv = VecPreviousAction(VecNormalizeVisible(make_vec_env("FlickeringCartPole-v0", n_envs=4)))
 model = RecurrentPPO("MlpLstmPolicy", venv, n_steps=64, policy_kwargs={"lstm_hidden_size": 8})
@@ -61,7 +61,7 @@ WRONG = {
     "from thrust_pomdp import RecurentPPO": 'has no attribute "RecurentPPO"',
     "import thrust_pomdp": None,
     "thrust_pomdp.VecNormaliseVisible": 'has no attribute "VecNormaliseVisible"',
-    "from thrust_pomdp.maskable import evaluate_policy": None,
+    "from thrust_pomdp.ppo.maskable import evaluate_policy": None,
     "evaluate_policy(3, None)": 'No overload variant of "evaluate_policy"',
 }
 

@@ -25,11 +25,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 import thrust_pomdp
 import thrust_pomdp.wrappers.vector
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
-from thrust_pomdp.vec.env import GymnasiumVecEnv
-from thrust_pomdp.vec.making import make_vec_env
-from thrust_pomdp.vec.normalize import VecNormalizeVisible
-from thrust_pomdp.vec.step_infos import StepInfos, copy_rows, info_rows
-from thrust_pomdp.vec.substitutes import against_later_infos
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.make import make_vec_env
+from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
+from thrust_pomdp.vec_env.step_infos import StepInfos, copy_rows, info_rows
+from thrust_pomdp.vec_env.substitutes import against_later_infos
 
 IDS = [
     "MaskedCartPole-v0",

@@ -23,10 +23,10 @@ from thrust_pomdp import (
     VecUnprivileged,
     make_vec_env,
 )
+from thrust_pomdp.analysis.trace import look_inside
 from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
-from thrust_pomdp.inside import look_inside
-from thrust_pomdp.vec.privileged import layers_like
-from thrust_pomdp.vec.stacked import VecStackedFrames
+from thrust_pomdp.vec_env.privileged import layers_like
+from thrust_pomdp.vec_env.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
 

@@ -25,10 +25,10 @@ from thrust_pomdp import (
     make_vec_env,
 )
 from thrust_pomdp.envs import cartpole, cartpole_vector, popgym_cartpole, tmaze, tmaze_vector
-from thrust_pomdp.registration import ENVIRONMENTS
-from thrust_pomdp.vec.previous import layers
-from thrust_pomdp.vec.stacked import VecStackedFrames
-from thrust_pomdp.vec.substitutes import against_native_vector
+from thrust_pomdp.envs.registration import ENVIRONMENTS
+from thrust_pomdp.vec_env.previous import layers
+from thrust_pomdp.vec_env.stacked import VecStackedFrames
+from thrust_pomdp.vec_env.substitutes import against_native_vector
 
 FLICKERING = "FlickeringCartPole-v0"
 ALL = [VecStackedFrames, VecPreviousReward, VecPreviousAction, VecNormalizeVisible]
@@ -290,7 +290,7 @@ env.close()
         asked = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(env_util, "make_vec_env", lambda env_id, *_: asked.append(env_id) or 0)
-            patch.setattr("thrust_pomdp.vec.making.layered", lambda venv, **_: venv)
+            patch.setattr("thrust_pomdp.vec_env.make.layered", lambda venv, **_: venv)
             make_vec_env(FLICKERING, vec_env_cls=DummyVecEnv)
             registry[FLICKERING] = copy.deepcopy(registry[FLICKERING])
             registry[FLICKERING].kwargs["flicker_prob"] = 0.1

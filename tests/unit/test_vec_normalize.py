@@ -25,8 +25,8 @@ from stable_baselines3.common.vec_env import (
 )
 
 import thrust_pomdp  # noqa: F401
-from thrust_pomdp.vec.env import GymnasiumVecEnv
-from thrust_pomdp.vec.normalize import VecNormalizeVisible
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 
 #: (observation, info["blanked"])
 Frame = tuple[Any, Any]

@@ -31,7 +31,7 @@ from thrust_pomdp import (
     make_vec_env,
     wrappers,
 )
-from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.wrappers import vector
 
 N_ENVS = 3

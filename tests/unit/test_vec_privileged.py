@@ -36,10 +36,10 @@ from thrust_pomdp import (
     make_vec_env,
     wrappers,
 )
+from thrust_pomdp.analysis.trace import frozen_statistics
 from thrust_pomdp.experiment.vec_envs import VecScaleReward
-from thrust_pomdp.inside import frozen_statistics
-from thrust_pomdp.vec.env import GymnasiumVecEnv
-from thrust_pomdp.vec.privileged import layers_like
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.privileged import layers_like
 
 N_ENVS = 3
 

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.wrappers.utils import RunningMeanStd as GymnasiumStatistics
 from stable_baselines3.common.running_mean_std import RunningMeanStd as SB3Statistics
 
-from thrust_pomdp.visible import blank_mask, key_flags, update_visible
+from thrust_pomdp.wrappers.visible_statistics import blank_mask, key_flags, update_visible
 
 #: Both libraries' running statistics start from one 1e-4th of a sample of mean 0 and variance 1.
 PRIOR = 1e-4

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from sensor_envs import OBSERVATIONS, VECTOR, AnyEnv, ScriptedEnv
 
 import thrust_pomdp  # noqa: F401
-from thrust_pomdp.painting import paint_sensor
+from thrust_pomdp.envs.rendering import paint_sensor
 from thrust_pomdp.wrappers import (
     ElementDropoutObservation,
     FlickerObservation,

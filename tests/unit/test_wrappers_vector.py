@@ -15,7 +15,7 @@ from vectors import assert_same
 
 import thrust_pomdp
 from thrust_pomdp import wrappers
-from thrust_pomdp.vec.env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.wrappers import vector
 
 N_ENVS = 4

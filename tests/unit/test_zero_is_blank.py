@@ -31,7 +31,7 @@ from thrust_pomdp import (
 from thrust_pomdp.experiment.arms import ARMS
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.vec_envs import as_trained, copy_statistics
-from thrust_pomdp.visible import ZeroWatch
+from thrust_pomdp.wrappers.visible_statistics import ZeroWatch
 
 DATA = Path(__file__).parents[1] / "data"
 FLICKERING = "FlickeringCartPole-v0"

@@ -1,4 +1,9 @@
-"""Partially observable environments (NumPy and Gymnasium only)."""
+"""The environments: physics, the blanking process, native vector twins, registration, pictures.
+
+It imports the ground floor, NumPy and Gymnasium only; workers that step environments pay for no
+torch. Start reading in ``flicker.py``, where a blank frame is decided, then ``cartpole.py``; a new
+environment is a file here, a row in ``registration.py`` and a native twin if it has one.
+"""
 
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.painting import BLANK, BLIND, Picture, frame_thickness, mark_blind, strip
+from thrust_pomdp.envs.rendering import BLANK, BLIND, Picture, frame_thickness, mark_blind, strip
 
 #: Rows of the caption and of the strip, below the track in the 400 of Gymnasium's picture.
 _CAPTION_TOP, _STRIP_ROWS = 336, slice(356, 380)

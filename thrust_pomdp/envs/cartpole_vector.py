@@ -27,7 +27,7 @@ from thrust_pomdp.envs.native_vector import (
     NativeVectorEnv,
     Observations,
 )
-from thrust_pomdp.painting import STRIP_FRAMES
+from thrust_pomdp.envs.rendering import STRIP_FRAMES
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.envs.cartpole_physics import ALL_ROWS
-from thrust_pomdp.envs.env_of_vector import EnvOfVector
+from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, CartPolePhysics
+from thrust_pomdp.envs.env_of_vector import EnvOfVector, VectorOfEnvs
 
-if TYPE_CHECKING:
-    from thrust_pomdp.envs.cartpole_vector import SensedCartPoleVectorEnv
+
+class VectorOfCartPoles(VectorOfEnvs, Protocol):
+    """What is asked of the vector that a cart is one of."""
+
+    physics: CartPolePhysics
+    tell_painter: Callable[[int], None]
 
 
 class CartPoleOfVector(EnvOfVector):
@@ -20,7 +25,7 @@ class CartPoleOfVector(EnvOfVector):
     not_shared = frozenset(
         {"state", "steps_beyond_terminated", "screen", "clock", "surf", "isopen"}
     )
-    _vector_env: SensedCartPoleVectorEnv
+    _vector_env: VectorOfCartPoles
     _idx: int
 
     @property

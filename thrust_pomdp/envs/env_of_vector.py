@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-if TYPE_CHECKING:
-    from thrust_pomdp.envs.native_vector import NativeVectorEnv
+
+class VectorOfEnvs(Protocol):
+    """What is asked of the vector that an environment is one of."""
+
+    single: Any
+    starts: Any
+    seeds: Any
+    max_episode_steps: Any
+    spec: Any
 
 
 class EnvOfVector(ABC):
@@ -23,7 +30,7 @@ class EnvOfVector(ABC):
     #: What a single environment keeps for its own episode or window: not the vector's to tell.
     not_shared: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, vector_env: NativeVectorEnv, idx: int) -> None:
+    def __init__(self, vector_env: VectorOfEnvs, idx: int) -> None:
         # Around __setattr__, which asks the vector environment what may be set.
         self.__dict__.update(_vector_env=vector_env, _idx=idx)
 

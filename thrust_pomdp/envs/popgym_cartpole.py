@@ -12,7 +12,7 @@ from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import POSITIONS, Info, Observation, SensedCartPoleEnv
 from thrust_pomdp.envs.cartpole_picture import add_ghost
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
-from thrust_pomdp.painting import Picture
+from thrust_pomdp.envs.rendering import Picture
 
 
 @remember

@@ -105,7 +105,7 @@ class Arm:
         return (RUNNER_KEYS - fixed) | (self.keys or frozenset())
 
 
-_OURS = "thrust_pomdp.ppo:RecurrentPPO"
+_OURS = "thrust_pomdp.ppo.recurrent_ppo:RecurrentPPO"
 _PPO = "stable_baselines3:PPO"
 _RECURRENT_KEYS = PPO_KEYS | {
     "envs_per_minibatch", "window_state", "sequence_length", "burn_in", "refresh_states",

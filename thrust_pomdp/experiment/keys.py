@@ -22,7 +22,7 @@ _MAY_BE_NONE = frozenset(
 )  # fmt: skip
 
 
-#: As ``thrust_pomdp.ppo`` has them, which loads torch.
+#: As ``thrust_pomdp.ppo.recurrent_ppo`` has them, which loads torch.
 WINDOW_STATES = ("zero", "carry")
 
 

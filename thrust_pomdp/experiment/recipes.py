@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.envs.our_tasks import against_known_task
 from thrust_pomdp.experiment.arms import (
     ARM_LABELS,
     ARMS,
@@ -52,7 +53,6 @@ from thrust_pomdp.experiment.arms import (
 from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
 from thrust_pomdp.experiment.names import with_near_names
 from thrust_pomdp.experiment.values import SCHEDULED, literal, parse_dict, parse_schedule
-from thrust_pomdp.our_tasks import against_known_task
 
 __all__ = [
     "ARM_LABELS",

@@ -32,7 +32,7 @@ from thrust_pomdp.experiment.vec_envs import (
     make_evaluation_env,
     make_training_env,
 )
-from thrust_pomdp.maskable.evaluation import acts_by_masks, evaluate_policy
+from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks, evaluate_policy
 
 __all__ = [
     "CURVE_EPISODES",

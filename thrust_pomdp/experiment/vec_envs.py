@@ -13,15 +13,15 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from thrust_pomdp import registration
+from thrust_pomdp.deploy.observation_pipeline import layer_of
+from thrust_pomdp.envs import registration
 from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.seeing import layer_of
-from thrust_pomdp.vec.layer import VecLayer
-from thrust_pomdp.vec.making import layered, make_vec_env
-from thrust_pomdp.vec.normalize import VecNormalizeVisible, normalizer_options
-from thrust_pomdp.vec.privileged import VecPrivilegedInfo
+from thrust_pomdp.vec_env.layer import VecLayer
+from thrust_pomdp.vec_env.make import layered, make_vec_env
+from thrust_pomdp.vec_env.normalize import VecNormalizeVisible, normalizer_options
+from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo
 
 #: Steps that any evaluation episode may take; more where the whole training had more.
 _LONG_EPISODE = 100_000

@@ -19,19 +19,19 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from thrust_pomdp.acting import StatefulActor
+from thrust_pomdp.deploy.observation_pipeline import load_normalizer
+from thrust_pomdp.deploy.stateful_actor import StatefulActor
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runs import RunSpec, load_result
 from thrust_pomdp.experiment.vec_envs import as_trained
-from thrust_pomdp.interop import from_sb3_contrib
-from thrust_pomdp.maskable.evaluation import acts_by_masks
-from thrust_pomdp.maskable.masks import get_action_masks
-from thrust_pomdp.maskable.policies import MaskableRecurrentActorCriticPolicy
-from thrust_pomdp.maskable.ppo import MaskableRecurrentPPO
-from thrust_pomdp.ppo import RecurrentPPO
+from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks
+from thrust_pomdp.ppo.maskable.masks import get_action_masks
+from thrust_pomdp.ppo.maskable.policies import MaskableRecurrentActorCriticPolicy
+from thrust_pomdp.ppo.maskable.ppo import MaskableRecurrentPPO
+from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
+from thrust_pomdp.ppo.sb3_contrib import from_sb3_contrib
 from thrust_pomdp.reference import Controller, controllers
-from thrust_pomdp.seeing import load_normalizer
-from thrust_pomdp.vec.making import layered
+from thrust_pomdp.vec_env.make import layered
 
 Env = gym.Env[Any, Any]
 Info = dict[str, Any]

@@ -210,7 +210,7 @@ class CategoricalPPOLoss(th.autograd.Function):
         batch: tuple[th.Tensor, ...],
         coefficients: tuple[float, float, float, float, bool],
     ) -> tuple[th.Tensor, ...]:
-        """Compute the terms, in the order of :class:`thrust_pomdp.losses.Losses`.
+        """Compute the terms, in the order of :class:`thrust_pomdp.ppo.losses.Losses`.
 
         :param kernels: the compiled loops
         :param logits: ``[rows, n_actions]``

@@ -113,7 +113,7 @@ def categorical_ppo(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Compute PPO's loss for categorical actions, with its gradient.
 
-    See :func:`thrust_pomdp.losses.ppo_losses` for the terms; arrays have one entry per step,
+    See :func:`thrust_pomdp.ppo.losses.ppo_losses` for the terms; arrays have one entry per step,
     ``[rows]``, logits ``[rows, n_actions]``.
 
     :param clip_range_vf: infinity for no clipping

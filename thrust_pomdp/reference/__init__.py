@@ -2,6 +2,9 @@
 
 Scripted controllers of each class of information play an environment through its public interface;
 what they reach is known before anything is trained. See ``docs/ladder.md``.
+
+It imports the ground floor, ``envs``, ``wrappers`` and ``vec_env``, NumPy and Gymnasium. Start
+reading in ``rungs.py``, then ``laws.py``, the controllers.
 """
 
 from thrust_pomdp.reference.catalogue import controllers

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from gymnasium.envs.registration import load_env_creator
 
-from thrust_pomdp.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.registration import ENVIRONMENTS, entry_point_name
 from thrust_pomdp.reference.rungs import Rung
-from thrust_pomdp.registration import ENVIRONMENTS, entry_point_name
 
 FIGURES_FILE = Path(__file__).with_name("figures.csv")
 

@@ -6,6 +6,10 @@ the same names in :mod:`thrust_pomdp.wrappers.vector`, which give the same bits 
 
 **Order**: what blanks, then the normaliser, then the previous action and reward, then a
 stack of frames.
+
+It imports the ground floor, ``envs``, NumPy and Gymnasium. Start reading in ``blanking.py`` and
+``plan.py``, where what is blanked by which draws is decided; a new wrapper is a file here and, for
+vectors, one in ``vector/``.
 """
 
 from thrust_pomdp.wrappers.blanking import ElementDropoutObservation, FlickerObservation

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.visible import Mask
+from thrust_pomdp.wrappers.visible_statistics import Mask
 
 
 def union_flags(

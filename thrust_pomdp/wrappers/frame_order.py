@@ -17,8 +17,8 @@ from gymnasium import spaces
 from gymnasium.vector import VectorActionWrapper, VectorRewardWrapper, VectorWrapper
 from numpy.typing import NDArray
 
-from thrust_pomdp.visible import Mask
 from thrust_pomdp.wrappers.flags import spread
+from thrust_pomdp.wrappers.visible_statistics import Mask
 
 #: Attribute by which a wrapper (class or object) says that the flags it passes on are of the
 #: frames that it shows.

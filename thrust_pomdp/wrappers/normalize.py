@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.visible import (
+from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.frame_order import refuse_frame_order
+from thrust_pomdp.wrappers.previous import refuse_previous_inside
+from thrust_pomdp.wrappers.visible_statistics import (
     LOOKS_BLANKED,
     SAVED_BEFORE,
     ZeroWatch,
@@ -21,9 +24,6 @@ from thrust_pomdp.visible import (
     key_flags,
     update_visible,
 )
-from thrust_pomdp.wrappers.blanks import observation_space_of
-from thrust_pomdp.wrappers.frame_order import refuse_frame_order
-from thrust_pomdp.wrappers.previous import refuse_previous_inside
 
 
 class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):

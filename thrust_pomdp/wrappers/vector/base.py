@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from thrust_pomdp.visible import Mask
+from thrust_pomdp.wrappers.visible_statistics import Mask
 
 Infos = dict[str, Any]
 

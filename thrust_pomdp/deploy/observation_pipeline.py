@@ -1,0 +1,417 @@
+"""What the wrappers of a VecEnv do to observations, done once more to raw ones.
+
+A model was trained on what a stack of wrappers showed it; whoever has raw observations only (a
+robot, a single environment) must show it the same. :func:`layers_of` reads the stack of a VecEnv,
+:func:`standard_layers` builds the one of :func:`~thrust_pomdp.make_vec_env` without any VecEnv, and
+:class:`Sight` shows raw observations through either, bit for bit as the VecEnv would.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import (
+    VecCheckNan,
+    VecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+    VecVideoRecorder,
+)
+
+from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.deploy.blank_looks import BlankLooks
+from thrust_pomdp.observations import check_shapes, map_obs
+from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
+from thrust_pomdp.vec_env.previous import VecPrevious, layers
+from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged
+from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
+from thrust_pomdp.wrappers.appending import OBSERVATION, Encoding, append
+from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
+from thrust_pomdp.wrappers.visible_statistics import flags_of_batch
+
+
+class Moment(NamedTuple):
+    """What is known beside the observations of a step, of ``n`` environments.
+
+    :param actions: what led to the observations, ``[n, *action_shape]``; None before any step
+    :param rewards: what came with them, ``[n]``; None where nobody told
+    :param starts: whose observation is the first of an episode, bool ``[n]``
+    :param flags: what of the observations is blanked, one flag for each
+    """
+
+    actions: Any
+    rewards: Any
+    starts: NDArray[np.bool_]
+    flags: list[Any]
+
+
+#: (observations of n environments, what else is known) -> what is shown of them
+Layer = Callable[[Any, Moment], Any]
+
+
+class Normalized:
+    """Normalises by frozen statistics.
+
+    :param normalizer: SB3's or ours; it needs no environment
+    """
+
+    def __init__(self, normalizer: VecNormalize) -> None:
+        self._normalizer = normalizer
+
+    def __call__(self, obs: Any, moment: Moment) -> Any:
+        """Normalise what is visible."""
+        check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
+        if isinstance(self._normalizer, VecNormalizeVisible):
+            return self._normalizer.normalize_obs(obs, moment.flags)
+        return self._normalizer.normalize_obs(obs)
+
+
+class Previous:
+    """Appends the previous action or reward.
+
+    :param encoding: of what is appended
+    :param what: ``"action"`` or ``"reward"``
+    :param key: its key in a Dict observation; None where a vector gets longer
+    """
+
+    def __init__(self, encoding: Encoding, what: str, key: str | None) -> None:
+        self._encoding, self._what, self._key = encoding, what, key
+
+    def __call__(self, obs: Any, moment: Moment) -> Any:
+        """Append it, zeros at episode starts."""
+        starts = moment.starts
+        values = moment.actions if self._what == "action" else moment.rewards
+        if values is not None:
+            encoded = self._encoding(values)
+            encoded[starts] = 0.0
+        elif starts.all():
+            encoded = self._encoding.none(len(starts))
+        else:
+            raise ValueError(
+                f"{self._what} must be given: the model was trained seeing its previous "
+                f"{self._what}, and not every observation starts an episode"
+            )
+        return append(obs, encoded, self._key)
+
+
+class Stacked:
+    """Shows the last few frames, zeros for those from before an episode's start.
+
+    :param n_stack: how many
+    :param axis_of: (key, frames of all environments) -> the axis to stack on, 1 or -1
+    """
+
+    def __init__(self, n_stack: int, axis_of: Callable[[str | None, Any], int]) -> None:
+        self._n_stack, self._axis_of = n_stack, axis_of
+        self._frames: dict[str | None, list[NDArray[Any]]] = {}
+
+    def __call__(self, obs: Any, moment: Moment) -> Any:
+        """Add frames to the stack."""
+        if isinstance(obs, dict):
+            return {key: self._push(key, part, moment.starts) for key, part in obs.items()}
+        return self._push(None, obs, moment.starts)
+
+    def _push(self, key: str | None, part: Any, starts: NDArray[np.bool_]) -> NDArray[Any]:
+        # What is kept is either all forgotten now, or of as many environments as there are.
+        blank = [np.zeros_like(part)] * self._n_stack
+        kept = [frame.copy() for frame in (blank if starts.all() else self._frames[key])[1:]]
+        for frame in kept:
+            frame[starts] = 0
+        self._frames[key] = [*kept, np.array(part)]
+        return np.concatenate(self._frames[key], axis=self._axis_of(key, part))
+
+
+@functools.singledispatch
+def layer_of(wrapper: Any) -> Layer | None:
+    """Return what a VecEnv's wrapper does to observations; None for one that leaves them alone.
+
+    Register a wrapper of your own, one that is derived from those known here too where it changes
+    what ``reset`` or ``step_wait`` returns::
+
+        @thrust_pomdp.deploy.observation_pipeline.layer_of.register
+        def _(wrapper: MyVecEnvWrapper) -> Layer | None:
+            return lambda obs, moment: wrapper.change(obs)
+
+    :raises ValueError: for a wrapper of which it is not known
+    """
+    raise _not_known(wrapper)
+
+
+def _not_known(wrapper: Any) -> ValueError:
+    name = type(wrapper).__name__
+    return ValueError(
+        f"env has a {name} around it, and what that does to observations is not known: act on what "
+        "env itself returns, or tell it by thrust_pomdp.deploy.observation_pipeline.layer_of."
+        "register"
+    )
+
+
+@layer_of.register(VecCheckNan)
+@layer_of.register(VecMonitor)
+@layer_of.register(VecVideoRecorder)
+@layer_of.register(VecPrivilegedInfo)  # what it adds is for the critic, which acts in nothing
+@layer_of.register(VecUnprivileged)
+def _unchanged(wrapper: Any) -> None:
+    return None
+
+
+@layer_of.register(VecNormalize)
+@layer_of.register(VecNormalizeVisible)
+def _normalized(wrapper: VecNormalize) -> Layer:
+    return Normalized(wrapper)
+
+
+@layer_of.register
+def _previous(wrapper: VecPrevious) -> Layer:
+    key = None if wrapper.makes_longer else wrapper.key
+    return Previous(wrapper.encoding, wrapper.appends, key)
+
+
+@layer_of.register
+def _stacked(wrapper: VecFrameStack) -> Layer:
+    stack = wrapper.stacked_obs
+    subs = getattr(stack, "sub_stacked_observations", {None: stack})
+    axes = {key: sub.stack_dimension for key, sub in subs.items()}
+    return Stacked(stack.n_stack, lambda key, part: axes[key])
+
+
+@layer_of.register
+def _transposed(wrapper: VecTransposeImage) -> Layer:
+    return lambda obs, moment: wrapper.transpose_observations(obs)
+
+
+def layers_of(env: VecEnv) -> list[Layer]:
+    """Return what the wrappers of a VecEnv do to observations, from the inside out.
+
+    :raises ValueError: for what is no VecEnv, and for wrappers of which it is not known
+    """
+    if not isinstance(env, VecEnv):
+        raise ValueError(f"env must be the VecEnv that the model was trained on, got {env!r}")
+    found = [_layer_of_known(wrapper) for wrapper in layers(env)]
+    return [layer for layer in reversed(found) if layer is not None]
+
+
+def _layer_of_known(wrapper: Any) -> Layer | None:
+    """Return what a wrapper does, unless it does otherwise than the class it is known by."""
+    kind = type(wrapper)
+    known = next(base for base in kind.__mro__ if base in layer_of.registry)
+    for name in ("reset", "step_wait"):
+        replaced = getattr(kind, name, None) is not getattr(known, name, None)
+        if known is not object and (replaced or name in vars(wrapper)):
+            raise _not_known(wrapper)
+    return layer_of(wrapper)
+
+
+def standard_layers(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    normalizer: VecNormalize | str | Path | None,
+    previous_action: bool,
+    previous_reward: bool,
+    frame_stack: int,
+) -> list[Layer]:
+    """Return the layers in the order of :func:`~thrust_pomdp.make_vec_env`, from the inside out.
+
+    :param observation_space: what the model takes
+    :param action_space: of the model
+    :param normalizer: the normaliser, or the file that it was saved to
+    :param previous_action: whether the model sees its last action
+    :param previous_reward: whether it sees its last reward
+    :param frame_stack: how many observations it sees at once
+    :raises ValueError: for arguments that cannot be
+    """
+    in_dict = isinstance(observation_space, spaces.Dict)
+    found: list[Layer] = []
+    if normalizer is not None:
+        found.append(Normalized(load_normalizer(normalizer)))
+    if check_flag("previous_action", previous_action):
+        key = PREVIOUS_ACTION if in_dict else None
+        found.append(Previous(ActionEncoding(action_space), "action", key))
+    if check_flag("previous_reward", previous_reward):
+        found.append(Previous(RewardEncoding(), "reward", PREVIOUS_REWARD if in_dict else None))
+    if check_count("frame_stack", frame_stack) > 1:
+        found.append(Stacked(frame_stack, lambda key, part: _axis(observation_space, key, part)))
+    return found
+
+
+def _axis(space: spaces.Space[Any], key: str | None, part: NDArray[Any]) -> int:
+    """Tell whether frames are stacked as images with their channels first, or on the last axis."""
+    shape = (space[key or ""] if isinstance(space, spaces.Dict) else space).shape
+    return 1 if part.ndim == 4 and part.shape[2:] == (shape or ())[1:] else -1
+
+
+def load_normalizer(normalizer: VecNormalize | str | Path) -> VecNormalize:
+    """Return a normaliser, from its file where it is none yet.
+
+    .. warning::
+        Such a file is a pickle, which can run any code when it is loaded: load only what you trust.
+
+    :raises ValueError: if the file holds something else
+    """
+    if isinstance(normalizer, VecNormalize):
+        return normalizer
+    if not isinstance(normalizer, (str, Path)):
+        raise ValueError(_no_normalizer(normalizer, "neither a file nor a normalizer"))
+    written = Path(normalizer).read_bytes()
+    try:
+        loaded = pickle.loads(written)
+    except Exception as error:  # a pickle can fail in any way
+        raise ValueError(_no_normalizer(normalizer, str(error))) from None
+    if not isinstance(loaded, VecNormalize):
+        raise ValueError(_no_normalizer(normalizer, f"it holds a {type(loaded).__name__}"))
+    return loaded
+
+
+def _no_normalizer(path: Any, reason: str) -> str:
+    return (
+        "normalizer must be a VecNormalizeVisible or VecNormalize, or a file saved by one, got "
+        f"{path}: {reason}"
+    )
+
+
+class Sight:
+    """Shows raw observations as a model has learnt to see them, of one environment or of several.
+
+    :param layers: what to do to observations, from the inside out
+    :param observation_space: what the model takes
+    :param action_space: of the model
+    :param blank: what a blank looks like, as :func:`~thrust_pomdp.deploy.blank_looks.blank_of`
+        finds it
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        blank: Any = None,
+    ) -> None:
+        self._layers = layers
+        self._space, self._blank = observation_space, blank
+        self._action_shape = action_space.shape or ()
+        self._actions: NDArray[Any] | None = None
+
+    def forget(self) -> None:
+        """Forget everything: the next observation starts an episode in every environment."""
+        self._actions = None
+
+    def remember(self, actions: Any) -> None:
+        """Take what was done about the last observations."""
+        # A copy: the array is the caller's, who may fill it anew.
+        self._actions = np.array(actions).reshape(-1, *self._action_shape)
+
+    def show(
+        self, obs: Any, starts: NDArray[np.bool_] | None, reward: Any, blanked: Any, action: Any
+    ) -> Any:
+        """Show one observation, or a batch of them.
+
+        :param obs: as the innermost environment gave it
+        :param starts: whose observation starts an episode, ``[n]``; None for nobody
+        :param reward: what came with it, a number or ``[n]``
+        :param blanked: what of it is blanked, a flag or one for each: it is shown as a blank
+        :param action: what led to it, if not the actions remembered
+        :raises ValueError: for what does not fit the model, or the environments that were before
+        """
+        is_single = self._is_single(obs)
+        batch = self._as_batch(obs, is_single)
+        n_envs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if is_single else flags_of_batch(blanked, n_envs)
+        batch = self._looks(obs)(batch, flags)
+        moment = Moment(
+            self._last_actions(action, n_envs),
+            None if reward is None else _of_each("reward", reward, (n_envs,)),
+            self._starts(starts, n_envs),
+            flags,
+        )
+        for layer in self._layers:
+            batch = layer(batch, moment)
+        check_shapes(batch, self._space, "what is shown of the observation: the model takes")
+        return map_obs(lambda part: part[0], batch) if is_single else batch
+
+    def blank(self, obs: Any, blanked: Any) -> Any:
+        """Show what is told to be blank as a blank, and do nothing else.
+
+        :param obs: one observation, or a batch of them
+        :param blanked: a flag, or one for each
+        :raises ValueError: for flags that do not fit
+        """
+        is_single = self._is_single(obs)
+        batch = self._as_batch(obs, is_single)
+        n_envs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        flags = [blanked] if is_single else flags_of_batch(blanked, n_envs)
+        batch = self._looks(obs)(batch, flags)
+        return map_obs(lambda part: part[0], batch) if is_single else batch
+
+    def _looks(self, obs: Any) -> BlankLooks:
+        space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
+        return BlankLooks(space, self._blank)
+
+    def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
+        if self._actions is None:
+            return np.ones(n_envs, dtype=bool)
+        if len(self._actions) != n_envs:
+            raise ValueError(
+                f"obs must be of {len(self._actions)} environment(s) as before, got {n_envs}: "
+                "call reset() first"
+            )
+        if starts is None:
+            return np.zeros(n_envs, dtype=bool)
+        return _of_each("episode_start", starts, (n_envs,))
+
+    def _last_actions(self, action: Any, n_envs: int) -> NDArray[Any] | None:
+        if action is None:
+            return self._actions
+        return _of_each("action", action, (n_envs, *self._action_shape))
+
+    def _part(self, obs: Any) -> tuple[Any, spaces.Space[Any]]:
+        """Return an array of an observation, and the model's space for it."""
+        if isinstance(obs, Mapping) and isinstance(self._space, spaces.Dict):
+            for key in obs:
+                if key in self._space.spaces:
+                    return obs[key], self._space[key]
+        elif not isinstance(obs, (Mapping, tuple)):
+            if not isinstance(self._space, spaces.Dict):
+                return obs, self._space
+            if OBSERVATION in self._space.spaces:
+                return obs, self._space[OBSERVATION]
+        raise ValueError(f"obs must be an observation for {self._space}, got {obs!r}")
+
+    def _is_single(self, obs: Any) -> bool:
+        part, space = self._part(obs)
+        ndim = np.ndim(part) - len(space.shape or ())
+        if ndim not in (0, 1):
+            raise ValueError(
+                f"obs must be one observation or a batch of them, of {len(space.shape or ())} "
+                f"axes each, got an array of shape {np.shape(part)}"
+            )
+        return ndim == 0
+
+    def _as_batch(self, obs: Any, is_single: bool) -> Any:
+        def as_batch(part: Any, space: Any) -> NDArray[Any]:
+            array = np.asarray(part)
+            if space is not None and array.dtype.kind == space.dtype.kind == "f":
+                # A reading in Python's floats, rounded as the environment's are.
+                array = array.astype(space.dtype, copy=False)
+            return array[None] if is_single else array
+
+        if not isinstance(obs, Mapping):
+            return as_batch(*self._part(obs))
+        known = self._space.spaces  # type: ignore[attr-defined]
+        return {key: as_batch(part, known.get(key)) for key, part in obs.items()}
+
+
+def _of_each(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array with something for each environment."""
+    array = np.asarray(values)
+    if array.size != np.prod(shape):
+        raise ValueError(f"{name} must be of shape {shape}, got {array.shape}")
+    return array.reshape(shape)

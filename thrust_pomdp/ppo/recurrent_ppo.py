@@ -1,0 +1,734 @@
+"""Recurrent PPO: SB3's PPO on whole windows, with memory that is the same in training as in acting.
+
+``docs/sb3-contrib.md`` lists where it differs from ``sb3_contrib.RecurrentPPO``, on purpose, each
+with the test that pins it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import (
+    FloatSchedule,
+    explained_variance,
+    obs_as_tensor,
+    set_random_seed,
+)
+from stable_baselines3.common.vec_env import VecEnv
+
+from thrust_pomdp.arguments import check_file, check_seed
+from thrust_pomdp.errors import ArgumentError, warn_user
+from thrust_pomdp.observations import check_finite_obs, stack_obs
+from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, explain_missing_keys
+from thrust_pomdp.ppo.buffers import (
+    RecurrentDictRolloutBuffer,
+    RecurrentRolloutBuffer,
+    minibatch_sizes,
+    sizes_of,
+)
+from thrust_pomdp.ppo.checks import (
+    check_env,
+    check_evaluation_envs,
+    check_finite_outputs,
+    check_finite_step,
+    check_policy_class,
+    check_privileged_keys,
+    warn_of_training_mode,
+)
+from thrust_pomdp.ppo.fast_paths import described, fast_paths
+from thrust_pomdp.ppo.losses import Losses, ppo_losses
+from thrust_pomdp.ppo.policies import (
+    CnnLstmPolicy,
+    MlpLstmPolicy,
+    MultiInputLstmPolicy,
+    RecurrentActorCriticPolicy,
+)
+from thrust_pomdp.ppo.prepared_step import Step, WatchedStep
+from thrust_pomdp.ppo.resuming import (
+    PrivilegedStatistics,
+    give_statistics,
+    resumed_seed,
+    statistics_of,
+)
+from thrust_pomdp.ppo.sequence_batch import SequenceBatch, map_states
+from thrust_pomdp.ppo.stored_states import minibatches
+from thrust_pomdp.ppo.subsequences import check_subsequences, largest_divisor
+from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.settings import check_beforehand, check_device, check_learning, take_settings
+from thrust_pomdp.vec_env.step_infos import StepInfos
+
+SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
+
+#: What becomes of the memory where one window ends and the next begins.
+WINDOW_STATES = ("zero", "carry")
+
+
+class RecurrentPPO(OnPolicyAlgorithm):
+    """Proximal Policy Optimization (clip version) with a recurrent policy.
+
+    A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files.
+    ``docs/sb3-contrib.md`` lists the deliberate differences.
+
+    Paper: https://arxiv.org/abs/1707.06347
+
+    >>> import thrust_pomdp
+    >>> model = RecurrentPPO("MlpLstmPolicy", "FlickeringCartPole-v0", n_steps=64, batch_size=64)
+    >>> model = model.learn(64)
+
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``,
+        ``"AsymmetricLstmPolicy"`` (its critic sees more than its actor) or a
+        :class:`~thrust_pomdp.ppo.policies.RecurrentActorCriticPolicy` subclass
+    :param env: the environment, its id, or a VecEnv
+    :param learning_rate: a number or a function of the remaining progress (1 to 0)
+    :param n_steps: steps of a window: of one rollout in one environment
+    :param batch_size: minibatch size in time steps; None for all. Where it is at least ``n_steps``,
+        minibatches are whole windows, as many minibatches as it asks for. Where it is smaller,
+        windows are cut into subsequences of the largest divisor of ``n_steps`` that it holds, each
+        from the state met while collecting; ``sequence_length=n_steps`` asks for whole windows
+    :param n_epochs: passes over each rollout
+    :param gamma: discount factor
+    :param gae_lambda: trade-off of bias against variance in GAE
+    :param clip_range: clipping of the probability ratio; a number or a schedule
+    :param clip_range_vf: clipping of the value change, in units of the (scaled) return; None for
+        no clipping
+    :param normalize_advantage: normalise advantages in each minibatch
+    :param ent_coef: weight of the entropy bonus
+    :param vf_coef: weight of the value loss
+    :param max_grad_norm: gradient clipping
+    :param use_sde: generalised state-dependent exploration
+    :param sde_sample_freq: steps between new noise matrices; -1 for one a rollout
+    :param target_kl: stop the update when the approximate KL divergence exceeds 1.5 times this
+    :param stats_window_size: episodes averaged in the rollout log
+    :param tensorboard_log: folder of the TensorBoard log
+    :param policy_kwargs: arguments of the policy
+    :param verbose: 0 silent, 1 info, 2 debug
+    :param seed: seed of the weights, the action sampling, the shuffling and the environment
+    :param device: where the network runs
+    :param _init_setup_model: build the network at once
+    :param rollout_buffer_class: a subclass of
+        :class:`~thrust_pomdp.ppo.buffers.RecurrentRolloutBuffer` (or of its Dict twin)
+    :param rollout_buffer_kwargs: its further arguments
+    :param envs_per_minibatch: whole windows in a minibatch; wins over ``batch_size``
+    :param window_state: ``"zero"``: memory is zeroed at each window start, in collection and in
+        training (Strategy A), and nowhere else: acting and evaluating never cut it. ``"carry"``:
+        memory runs on across windows, and training starts from the state met while collecting.
+    :param sequence_length: cut windows into subsequences of so many steps for training, each from
+        the state met while collecting; a divisor of ``n_steps``. ``batch_size`` is then served by
+        whole subsequences. None for whole windows.
+    :param burn_in: steps before each subsequence that are run for their memory alone
+    :param refresh_states: compute the stored states anew before each epoch but the first
+    :raises ValueError: naming the argument, the rule and the value
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpLstmPolicy": MlpLstmPolicy,
+        "CnnLstmPolicy": CnnLstmPolicy,
+        "MultiInputLstmPolicy": MultiInputLstmPolicy,
+        "AsymmetricLstmPolicy": AsymmetricLstmPolicy,
+    }
+    _said_what_runs = False
+    policy: RecurrentActorCriticPolicy
+    rollout_buffer: RecurrentRolloutBuffer
+    #: Whether a file is being loaded, and whether its environment was made on the way.
+    _is_loaded = _made_env = False
+    _privileged_statistics: PrivilegedStatistics | None = None
+
+    def __init__(
+        self,
+        policy: str | type[RecurrentActorCriticPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 128,
+        batch_size: int | None = 128,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule = 0.2,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: bool = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        envs_per_minibatch: int | None = None,
+        window_state: str = "zero",
+        sequence_length: int | None = None,
+        burn_in: int = 0,
+        refresh_states: bool = False,
+    ) -> None:
+        check_beforehand(verbose, use_sde, device, policy_kwargs)
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            n_steps=n_steps,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            ent_coef=ent_coef,
+            vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
+            rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            _init_setup_model=False,
+        )
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.clip_range: Any = clip_range
+        self.clip_range_vf: Any = clip_range_vf
+        self.normalize_advantage = normalize_advantage
+        self.target_kl = target_kl
+        self.envs_per_minibatch = envs_per_minibatch
+        self.window_state = window_state
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        self.refresh_states = refresh_states
+        self._last_lstm_states: RNNStates | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        # SB3's load() hands on an environment's id as it is.
+        env = maybe_make_env(env, verbose)
+        check_env(env)
+        return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    # Everything checked or derived lives here: SB3's load() calls it again with restored attributes
+    # and another number of environments.
+    def _setup_model(self) -> None:
+        self._check_arguments()
+        if self.rollout_buffer_class is None:
+            self.rollout_buffer_class = self._right_buffer_class()
+        super()._setup_model()
+        seed = self._first_seed()
+        # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
+        self.rollout_buffer.seed(int(th.randint(2**31, ())) if seed is None else seed)
+        for name in ("_is_loaded", "_made_env"):
+            vars(self).pop(name, None)
+        length = self._cut_length()
+        if length is not None or self.sequence_length is not None:
+            self.rollout_buffer.cut_windows(length or self.n_steps, self.burn_in)
+        self._last_lstm_states = self.policy.zero_states(self.n_envs)
+        if self._last_episode_starts is not None:
+            # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
+            self._last_episode_starts = np.ones(self.n_envs, dtype=bool)
+        self.clip_range = FloatSchedule(self.clip_range)
+        if self.clip_range_vf is not None:
+            self.clip_range_vf = FloatSchedule(self.clip_range_vf)
+
+    def _check_arguments(self) -> None:
+        if getattr(self, "observation_space", None) is None:
+            raise ValueError("env must be given to make a new model, got None")
+        check_privileged_keys(self.env, self.policy_class, self.policy_kwargs)
+        check_policy_class(self.policy_class, self.observation_space, self.policy_kwargs)
+        take_settings(self)
+        if self.window_state not in WINDOW_STATES:
+            raise ValueError(
+                f"window_state must be one of {WINDOW_STATES}, got {self.window_state!r}"
+            )
+        check_subsequences(
+            self.n_steps,
+            self._cut_length() or self.sequence_length,
+            self.burn_in,
+            self.refresh_states,
+            self.envs_per_minibatch,
+        )
+        self._check_buffer_class()
+        self._warn_if_batch_size_is_not_served()
+
+    def _check_buffer_class(self) -> None:
+        given: Any = self.rollout_buffer_class
+        right = self._right_buffer_class()
+        if given is not None and not (isinstance(given, type) and issubclass(given, right)):
+            raise ValueError(
+                f"rollout_buffer_class must be a subclass of {right.__name__} for the observation "
+                f"space {self.observation_space}, got {given!r}"
+            )
+
+    def _right_buffer_class(self) -> type[Any]:
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        return RecurrentDictRolloutBuffer if is_dict else RecurrentRolloutBuffer
+
+    def _cut_length(self) -> int | None:
+        """Return the steps of the subsequences that windows are cut into; None for whole windows.
+
+        A ``batch_size`` below a window is served by cutting, so that there are as many gradient
+        steps as it asks for.
+        """
+        if self.sequence_length is not None:
+            return None if self.sequence_length == self.n_steps else self.sequence_length
+        if self.envs_per_minibatch is not None or self.batch_size is None:
+            return None
+        if self.batch_size >= self.n_steps:
+            return None
+        return largest_divisor(self.n_steps, self.batch_size)
+
+    def _sequences_per_minibatch(self) -> int | list[int]:
+        """Return how many windows, or subsequences of windows, make each minibatch."""
+        if self.envs_per_minibatch is not None:
+            return self.envs_per_minibatch
+        length = self._cut_length() or self.n_steps
+        n_seq = self.n_envs * (self.n_steps // length)
+        sizes = minibatch_sizes(self.batch_size, length, n_seq)
+        return sizes[0] if sizes == sizes_of(n_seq, sizes[0]) else sizes
+
+    def _warn_if_batch_size_is_not_served(self) -> None:
+        """Warn where minibatches, or sequences, are not nearly what was asked for."""
+        if self.envs_per_minibatch is not None or self.batch_size is None:
+            return
+        length = self._cut_length() or self.n_steps
+        n_seq = self.n_envs * (self.n_steps // length)
+        size = max(minibatch_sizes(self.batch_size, length, n_seq)) * length
+        asked = min(self.batch_size, self.n_steps * self.n_envs)
+        if size >= 2 * asked:
+            warn_user(
+                f"batch_size={self.batch_size} is served by whole sequences of {length} steps, so "
+                f"by minibatches of {size}: take a sequence_length of at most batch_size"
+            )
+        elif self.sequence_length is None and 2 * length <= asked and length < self.n_steps:
+            warn_user(
+                f"batch_size={self.batch_size} cuts windows of n_steps={self.n_steps} into "
+                f"subsequences of {length} steps, the largest divisor, and no gradient goes "
+                "through memory further back: take an n_steps that batch_size divides, or "
+                f"sequence_length={self.n_steps} for whole windows"
+            )
+
+    def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
+        if policy_name in self.policy_aliases:
+            return self.policy_aliases[policy_name]
+        recurrent_name = policy_name.replace("Policy", "LstmPolicy")
+        hint = (
+            f'; "{policy_name}" has no memory, did you mean "{recurrent_name}"?'
+            if recurrent_name in self.policy_aliases
+            else ""
+        )
+        raise ValueError(
+            f"policy must be one of {tuple(self.policy_aliases)} or a class, "
+            f"got {policy_name!r}{hint}"
+        )
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed the environment, the action sampling and the shuffling of minibatches."""
+        if self._is_loaded:
+            self._seed_again()
+            return
+        seed = check_seed("seed", seed)
+        super().set_random_seed(seed)
+        if seed is not None and hasattr(self, "rollout_buffer"):
+            self.rollout_buffer.seed(seed)
+
+    def _first_seed(self) -> int | None:
+        """Return the seed of a new model, or the one that a loaded model goes on from."""
+        if self.seed is None or not self._is_loaded:
+            return self.seed
+        return resumed_seed(self.seed, self.num_timesteps)
+
+    def _seed_again(self) -> None:
+        """Seed what a loaded model samples with; an environment only if it was made for it."""
+        seed = self._first_seed()
+        if seed is None:
+            return
+        set_random_seed(seed, using_cuda=self.device.type == "cuda")
+        self.action_space.seed(seed)
+        if self._made_env and self.env is not None:
+            self.env.seed(seed)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_last_lstm_states", "_said_what_runs"]
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[int, BaseCallback]:
+        total_timesteps, ready = super()._setup_learn(total_timesteps, callback, *args, **kwargs)
+        assert self.env is not None
+        check_evaluation_envs(ready, self.env)
+        self._say_what_runs()
+        return total_timesteps, ready
+
+    def _say_what_runs(self) -> None:
+        """Tell once of fast paths, and of what computes otherwise in training than in acting."""
+        if self._said_what_runs:
+            return
+        self._said_what_runs = True
+        warn_of_training_mode(self.policy)
+        if self.verbose >= 1:
+            print(described(self.fast_paths()))
+
+    def fast_paths(self) -> dict[str, str]:
+        """Tell of each fast path whether it is used now, else why not.
+
+        A fast path (a compiled loop, the prepared step, a native vector environment) stands in for
+        what the policy, its modules and the environment compute, and only as long as it is the
+        same; changes that a program makes to them are noticed, and run.
+
+        >>> model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1")
+        >>> model.fast_paths()["native vector environment"]
+        'the environment is a DummyVecEnv'
+        """
+        return fast_paths(self.policy, self.env)
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
+    ) -> bool:
+        """Fill the buffer with one window of every environment.
+
+        :param env: the training environment
+        :param callback: called at each step, and at the window's beginning and end
+        :param rollout_buffer: the buffer to fill
+        :param n_rollout_steps: steps of the window
+        :return: False if the callback asked to stop
+        """
+        assert isinstance(rollout_buffer, (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer))
+        assert self._last_obs is not None
+        assert self._last_episode_starts is not None
+        self.policy.set_training_mode(False)
+        # SB3 resets the environment on its own accord before the first window of a learn().
+        rollout_buffer.episode_start_carry = self._last_episode_starts.astype(bool)
+        rollout_buffer.reset()
+        check_finite_step(self._last_obs, None, 0)
+        if self.use_sde:
+            self.policy.reset_noise(env.num_envs)
+        callback.on_rollout_start()
+
+        if self.window_state == "zero" or self._last_lstm_states is None:
+            self._last_lstm_states = self.policy.zero_states(env.num_envs)
+        lstm_states = self._last_lstm_states
+        step = self._make_step(env, rollout_buffer)
+        n_steps = 0
+        while n_steps < n_rollout_steps:
+            if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
+                self.policy.reset_noise(env.num_envs)
+            entering_states = lstm_states
+            obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
+            episode_starts = self._as_floats(self._last_episode_starts)
+            with th.no_grad():
+                actions_tensor, values, log_probs, lstm_states = step(
+                    obs_tensor, entering_states, episode_starts
+                )
+            actions = actions_tensor.cpu().numpy()
+            clipped_actions = self._actions_for_env(actions)
+            new_obs, rewards, dones, infos = env.step(clipped_actions)
+            check_finite_step(new_obs, rewards, n_steps + 1)
+            self.num_timesteps += env.num_envs
+
+            # Users' callbacks read these local names; they are sb3_contrib's.
+            callback.update_locals({**locals(), **self._step_locals()})
+            if not callback.on_step():
+                self._last_obs = new_obs  # type: ignore[assignment]
+                self._last_episode_starts = dones
+                self._last_lstm_states = lstm_states
+                return False
+            self._update_info_buffer(infos, dones)
+            n_steps += 1
+
+            rewards = self._bootstrap_truncated(rewards, dones, infos, lstm_states, n_steps - 1)
+            rollout_buffer.add(
+                self._last_obs,
+                actions,
+                rewards,
+                self._last_episode_starts,
+                values,
+                log_probs,
+                lstm_states=entering_states,
+            )
+            self._last_obs = new_obs  # type: ignore[assignment]
+            self._last_episode_starts = dones
+            self._last_lstm_states = lstm_states
+            # What their loop over the environments leaves for the next step's callbacks.
+            idx, done_ = env.num_envs - 1, dones[-1]
+
+        with th.no_grad():
+            # The memory carried up to the cut, also where the next window starts from zero.
+            values = self.policy.predict_values(
+                obs_as_tensor(new_obs, self.device),  # type: ignore[arg-type]
+                lstm_states.vf,
+                self._as_floats(dones),
+            )
+        check_finite_outputs(rollout_buffer)
+        rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        carried = lstm_states if self.window_state == "carry" else None
+        rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
+        """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""
+        return th.as_tensor(flags.astype(np.float32), device=self.device)
+
+    def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
+        """Return what acts while the buffer is filled."""
+        return WatchedStep(self.policy)
+
+    def _step_locals(self) -> dict[str, Any]:
+        """Return what callbacks may read of the step just taken besides the local names."""
+        return {}
+
+    def _update_info_buffer(
+        self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Take note of ended episodes, as SB3 does by looking into every info of every step."""
+        if isinstance(infos, StepInfos) and dones is not None:
+            # Only ended episodes have statistics here, and looking at the other infos builds them.
+            ended = dones.nonzero()[0]
+            infos, dones = [infos[idx] for idx in ended], dones[ended]
+        super()._update_info_buffer(infos, dones)
+
+    def _actions_for_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Bring sampled actions into the bounds of a Box space."""
+        if not isinstance(self.action_space, spaces.Box):
+            return actions
+        if self.policy.squash_output:
+            actions = self.policy.unscale_action(actions)
+        else:
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        return actions
+
+    def _bootstrap_truncated(
+        self,
+        rewards: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+        lstm_states: RNNStates,
+        step: int,
+    ) -> NDArray[Any]:
+        """Add the discounted value of the final observation where an episode was cut off by time.
+
+        The value is taken with the memory carried up to the final observation; the live memory is
+        not advanced. See https://github.com/DLR-RM/stable-baselines3/issues/633
+        """
+        truncated = [
+            idx
+            for idx in dones.nonzero()[0].tolist()
+            if infos[idx].get("TimeLimit.truncated", False)
+            and infos[idx].get("terminal_observation") is not None
+        ]
+        if not truncated:
+            return rewards
+        for idx in truncated:
+            name = f"final observation of environment {idx} at step {step} of the rollout"
+            check_finite_obs(infos[idx]["terminal_observation"], name)
+        final_obs = stack_obs([infos[idx]["terminal_observation"] for idx in truncated])
+        rows = th.as_tensor(truncated, device=self.device)
+        states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
+        with th.no_grad():
+            values = self.policy.predict_values(
+                self.policy.obs_to_tensor(final_obs)[0],
+                states.vf,
+                th.zeros(len(truncated), device=self.device),
+            )
+        # A VecEnv of somebody else's may give whole numbers.
+        rewards = np.array(rewards, dtype=np.result_type(rewards, np.float32))
+        rewards[truncated] += self.gamma * values.flatten().cpu().numpy()
+        return rewards
+
+    def train(self) -> None:
+        """Update the policy from the window in the rollout buffer."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        clip_range = self.clip_range(self._current_progress_remaining)
+        clip_range_vf = None
+        if self.clip_range_vf is not None:
+            clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
+
+        n_sequences = self._sequences_per_minibatch()
+        parameters = list(self.policy.parameters())
+        history: list[Losses] = []
+        epoch_kls: list[th.Tensor] = []
+        continue_training = True
+        for epoch in range(self.n_epochs):
+            epoch_kls = []
+            refresh = self.refresh_states and epoch > 0
+            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
+                losses = self._losses(batch, clip_range, clip_range_vf)
+                history.append(Losses(*(term.detach() for term in losses)))
+                epoch_kls.append(losses.approx_kl)
+                if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
+                    continue_training = False
+                    if self.verbose >= 1:
+                        print(
+                            f"Early stopping at step {epoch} due to reaching max kl: "
+                            f"{losses.approx_kl:.2f}"
+                        )
+                    break
+                self.policy.optimizer.zero_grad()
+                losses.loss.backward()  # type: ignore[no-untyped-call]
+                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+                self.policy.optimizer.step()
+            self._n_updates += 1
+            if not continue_training:
+                break
+        self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _losses(
+        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
+    ) -> Losses:
+        return ppo_losses(
+            self.policy,
+            batch,
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            normalize_advantage=self.normalize_advantage,
+        )
+
+    def _log_training(
+        self,
+        history: list[Losses],
+        epoch_kls: list[th.Tensor],
+        clip_range: float,
+        clip_range_vf: float | None,
+    ) -> None:
+        mean = Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
+        buffer = self.rollout_buffer
+        self.logger.record("train/entropy_loss", mean.entropy_loss.item())
+        self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
+        self.logger.record("train/value_loss", mean.value_loss.item())
+        self.logger.record("train/approx_kl", th.stack(epoch_kls).mean().item())
+        self.logger.record("train/clip_fraction", mean.clip_fraction.item())
+        if mean.auxiliary_loss:
+            self.logger.record("train/auxiliary_loss", mean.auxiliary_loss.item())
+        self.logger.record("train/loss", history[-1].loss.item())
+        self.logger.record(
+            "train/explained_variance",
+            explained_variance(buffer.values.flatten(), buffer.returns.flatten()),
+        )
+        if hasattr(self.policy, "log_std"):
+            self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", clip_range)
+        if clip_range_vf is not None:
+            self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
+        """Save the model to a file; the arguments are SB3's.
+
+        With it go the statistics of ``VecPrivilegedInfo`` around its environment, without which
+        its critic could not go on.
+        """
+        if not isinstance(path, (str, os.PathLike)) and not hasattr(path, "write"):
+            raise ArgumentError(f"path must be a path or a file to write to, got {path!r}")
+        self._take_statistics()
+        super().save(path, exclude, include)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Set the environment to go on with; the arguments are SB3's.
+
+        A ``VecPrivilegedInfo`` that has seen nothing yet gets the statistics of the model's.
+        """
+        self._take_statistics()
+        try:
+            super().set_env(env, force_reset)
+        except AssertionError as error:  # of another number of environments
+            raise ArgumentError(str(error)) from None
+        self._give_statistics()
+
+    def privileged_statistics(self) -> PrivilegedStatistics:
+        """Return what is known of the statistics that the critic was trained on, by key."""
+        self._take_statistics()
+        return self._privileged_statistics or {}
+
+    def _take_statistics(self) -> None:
+        if self.env is not None and (known := statistics_of(self.env)):
+            self._privileged_statistics = {**(self._privileged_statistics or {}), **known}
+
+    def _give_statistics(self) -> None:
+        if self.env is not None:
+            give_statistics(self.env, self._privileged_statistics or {}, self.num_timesteps > 0)
+
+    @classmethod
+    def load(
+        cls: type[SelfRecurrentPPO], path: Any, env: Any = None, *args: Any, **kwargs: Any
+    ) -> SelfRecurrentPPO:
+        """Load a model from a file; the arguments are SB3's.
+
+        Training goes on by random numbers of its own: sampling and shuffling are seeded from the
+        model's seed and its number of steps, so that loading twice gives the same, but not what
+        has been before. An environment is left as its owner seeded it; one that is made here, of
+        an id, is seeded likewise.
+
+        :raises ValueError: if the file holds no model, or one of another library
+        """
+        check_file("path", path)
+        check_device(kwargs.get("device", args[0] if args else "auto"))
+        # SB3 makes attributes of the keywords that it does not know, before it sets up the model.
+        kwargs = {**kwargs, "_is_loaded": True, "_made_env": isinstance(env, str)}
+        try:
+            model = super().load(path, env, *args, **kwargs)
+        except AssertionError as error:
+            if "found in the saved file" not in str(error):
+                raise
+            raise ArgumentError(
+                f"path must be a file saved by RecurrentPPO.save, got {path}"
+            ) from error
+        except ValueError as error:
+            explain_missing_keys(error, path)
+            raise
+        model._give_statistics()
+        return model
+
+    def learn(
+        self: SelfRecurrentPPO,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "RecurrentPPO",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfRecurrentPPO:
+        """Train for at least ``total_timesteps`` environment steps; the arguments are SB3's.
+
+        :raises ValueError: for arguments that cannot be
+        """
+        flags = {"reset_num_timesteps": reset_num_timesteps, "progress_bar": progress_bar}
+        total_timesteps = check_learning(
+            total_timesteps, callback, log_interval, tb_log_name, flags
+        )
+        return super().learn(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            tb_log_name=tb_log_name,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )
