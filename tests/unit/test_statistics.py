@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from thrust_pomdp.experiment import statistics
 from thrust_pomdp.experiment.statistics import (
@@ -318,13 +319,50 @@ class TestRliable:
         for ours, ends in zip(AGGREGATES, intervals["all"].T, strict=True):
             assert estimate(first.T, ours).interval == pytest.approx(tuple(ends), abs=0.01)
 
-    def test_scipy_agrees_on_the_exact_p_value(self):
-        stats = pytest.importorskip("scipy.stats")
+
+class TestScipy:
+    """What scipy.stats has of these; docs/architecture.md says why it is no dependency."""
+
+    def test_it_agrees_on_the_exact_p_value_where_no_scores_tie(self):
         rng = np.random.default_rng(6)
         for sizes in ((3, 4), (10, 10), (7, 12)):
             first, second = (rng.normal(size=size) for size in sizes)
             expected = stats.mannwhitneyu(first, second, method="exact").pvalue
             assert mann_whitney_p(first, second) == pytest.approx(expected)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "exact", "theirs"),
+        [  # runs that reach the most an episode can give; exact: by going through all deals
+            ([500] * 10, [500] * 5 + [480, 470, 460, 450, 440], 0.0325, 0.0630),
+            ([500] * 5, [500] * 2 + [480, 470, 460], 0.1667, 0.1508),
+        ],
+    )
+    def test_its_exact_p_value_knows_no_ties_and_errs_both_ways(self, first, second, exact, theirs):
+        found = stats.mannwhitneyu(first, second, method="exact").pvalue
+        assert found == pytest.approx(theirs, abs=5e-5)
+        assert mann_whitney_p(first, second) == pytest.approx(exact, abs=5e-5)
+
+    def test_its_bootstrap_draws_the_same_runs_of_the_same_seed(self):
+        tasks = [np.random.default_rng(7).normal(size=size) for size in (5, 3)]
+        found = stats.bootstrap(
+            tasks,
+            lambda *draws, axis: interquartile_mean(draws),
+            n_resamples=2000,
+            vectorized=True,
+            paired=False,
+            method="percentile",
+            rng=np.random.default_rng(0),
+        )
+        samples = resampled(tasks, interquartile_mean, n_resamples=2000)
+        np.testing.assert_array_equal(found.bootstrap_distribution, samples)
+        assert percentile_interval(samples) == pytest.approx(tuple(found.confidence_interval))
+
+    def test_its_trimmed_mean_is_the_interquartile_mean(self):
+        rng = np.random.default_rng(8)
+        for n_runs in range(1, 14):
+            scores = rng.normal(size=(50, n_runs))
+            expected = stats.trim_mean(scores, 0.25, axis=-1)
+            assert interquartile_mean([scores]) == pytest.approx(expected, abs=1e-14)
 
 
 class TestCost:
