@@ -6,6 +6,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -63,6 +64,101 @@ class TestImportCost:
         assert "'torch', 'stable_baselines3'" in loaded
         assert "sb3_contrib" not in loaded
         assert "matplotlib" not in loaded
+
+
+#: What Python has on POSIX and not on Windows.
+POSIX_MODULES = (
+    "_posixshmem", "_posixsubprocess", "crypt", "curses", "fcntl", "grp", "nis", "posix", "pty",
+    "pwd", "readline", "resource", "spwd", "syslog", "termios", "tty",
+)  # fmt: skip
+POSIX_NAMES = {
+    "os": (
+        "chown chroot confstr ctermid fchdir fchmod fchown fork forkpty fpathconf getegid geteuid "
+        "getgid getgroups getloadavg getpgid getpgrp getpriority getresgid getresuid getsid getuid "
+        "initgroups killpg lchown lockf major makedev memfd_create minor mkfifo mknod nice openpty "
+        "pathconf pidfd_open posix_fadvise posix_fallocate posix_spawn posix_spawnp pread preadv "
+        "pwrite pwritev register_at_fork sched_getaffinity sched_setaffinity sched_yield sendfile "
+        "setegid seteuid setgid setpgid setpriority setsid setuid sync sysconf tcgetpgrp tcsetpgrp "
+        "ttyname uname wait wait3 wait4 waitid WNOHANG WIFEXITED WEXITSTATUS WIFSIGNALED WTERMSIG "
+        "O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_SYNC RTLD_GLOBAL RTLD_NOW"
+    ),
+    "signal": (
+        "alarm getitimer pause pthread_kill pthread_sigmask setitimer siginterrupt sigpending "
+        "sigwait sigwaitinfo sigtimedwait ITIMER_REAL SIG_BLOCK SIG_UNBLOCK SIG_SETMASK "
+        "SIGALRM SIGBUS SIGCHLD SIGCONT SIGHUP SIGIO SIGKILL SIGPIPE SIGPROF SIGQUIT SIGRTMAX "
+        "SIGRTMIN SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 SIGUSR2 SIGWINCH SIGXCPU"
+    ),
+    "mmap": "MAP_ANONYMOUS MAP_PRIVATE MAP_SHARED PROT_READ PROT_WRITE",
+    "select": "epoll poll",
+    "socket": "AF_UNIX",
+    "sys": "getdlopenflags setdlopenflags",
+    "time": (
+        "CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID CLOCK_REALTIME clock_getres clock_gettime "
+        "clock_gettime_ns pthread_getcpuclockid tzset"
+    ),
+}
+
+#: Modules that cannot be imported without a library, and that library.
+NEED_EXTRAS = {"thrust_pomdp.experiment.ray_engine": "ray"}
+
+LOADED = f"""
+import importlib.util, pkgutil, sys, warnings
+import thrust_pomdp
+
+names = ["thrust_pomdp"]
+names += [m.name for m in pkgutil.walk_packages(thrust_pomdp.__path__, "thrust_pomdp.")]
+for name, library in {NEED_EXTRAS!r}.items():
+    if importlib.util.find_spec(library) is None:
+        names.remove(name)
+warnings.simplefilter("ignore")
+for name in names:
+    importlib.import_module(name)
+warnings.simplefilter("error")
+for name in [name for name in sys.modules if name.split(".")[0] == "thrust_pomdp"]:
+    del sys.modules[name]
+"""
+WITHOUT_POSIX = f"""
+for module, gone in {POSIX_NAMES!r}.items():
+    for name in gone.split():
+        vars(importlib.import_module(module)).pop(name, None)
+for module in {POSIX_MODULES!r}:
+    sys.modules[module] = None
+"""
+
+
+class TestOtherSystems:
+    """Nothing that exists on POSIX only is touched at import.
+
+    Libraries are loaded beforehand: what they touch is their business.
+    """
+
+    def test_every_module_is_imported_without_the_names_of_posix(self) -> None:
+        again = "for name in names: importlib.import_module(name)\nprint(*names)"
+        imported = run(LOADED + WITHOUT_POSIX + again).split()
+        files = len(list(Path(thrust_pomdp.__file__).parent.rglob("*.py")))
+        assert files - len(NEED_EXTRAS) <= len(imported) <= files
+
+    @pytest.mark.parametrize(
+        "touch",
+        [
+            "os.register_at_fork(before=print)",
+            "os.sched_getaffinity(0)",
+            "signal.SIGKILL",
+            "import fcntl",
+            "from os import fork",
+        ],
+    )
+    def test_touching_them_would_be_seen(self, touch: str) -> None:
+        code = (
+            f"try: exec({touch!r})\n"
+            "except (AttributeError, ImportError) as error: print(type(error).__name__)"
+        )
+        head = "import importlib, os, signal, sys\n"
+        assert run(head + WITHOUT_POSIX + code) in {
+            "AttributeError",
+            "ImportError",
+            "ModuleNotFoundError",
+        }
 
 
 class TestImportingTwice:
