@@ -16,7 +16,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, Every
 from stable_baselines3.common.logger import KVWriter, Logger
 
 import thrust_pomdp
-from thrust_pomdp.ppo.recurrent_ppo import maskable
+from thrust_pomdp.ppo import maskable
 
 WINDOW = 16
 

@@ -10,12 +10,8 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from thrust_pomdp.ppo.buffers import (
-    RecurrentDictRolloutBuffer,
-    RecurrentRolloutBuffer,
-    minibatch_sizes,
-    sizes_of,
-)
+from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
 from thrust_pomdp.recurrent.sequences import RNNStates
 
 OBS = spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -23,7 +23,6 @@ from thrust_pomdp import (
     RecurrentPPO,
     VecNormalizeVisible,
     VecPrivilegedInfo,
-    ppo,
 )
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv
 from thrust_pomdp.envs.registration import ENVIRONMENTS
@@ -49,6 +48,7 @@ from thrust_pomdp.experiment.training import algorithm_arguments, make_model, ma
 from thrust_pomdp.experiment.tuning import read_space
 from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
+from thrust_pomdp.ppo import recurrent_ppo
 from thrust_pomdp.vec_env.previous import VecPreviousAction
 from thrust_pomdp.vec_env.stacked import VecStackedFrames
 
@@ -403,7 +403,7 @@ class TestRecipes:
         assert found.normalize == expected
 
     def test_states_of_windows_are_those_of_the_algorithm(self):
-        assert tuple(WINDOW_STATES) == tuple(ppo.WINDOW_STATES)
+        assert tuple(WINDOW_STATES) == tuple(recurrent_ppo.WINDOW_STATES)
 
     def test_without_a_budget_it_is_none(self):
         with pytest.raises(ValueError, match="a recipe needs n_timesteps, that of mlp has none"):

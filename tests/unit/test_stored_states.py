@@ -15,9 +15,8 @@ from thrust_pomdp import (
     MlpLstmPolicy,
     RecurrentPPO,
     RecurrentRolloutBuffer,
-    losses,
-    stored_states,
 )
+from thrust_pomdp.ppo import losses, stored_states
 from thrust_pomdp.ppo.losses import ppo_losses
 from thrust_pomdp.ppo.stored_states import burned_in, states_after
 from thrust_pomdp.ppo.subsequences import Subsequences

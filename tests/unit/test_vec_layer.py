@@ -25,7 +25,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.analysis.trace import look_inside
 from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
-from thrust_pomdp.vec_env.privileged import layers_like
+from thrust_pomdp.vec_env.privileged import wrappers_of_kind
 from thrust_pomdp.vec_env.stacked import VecStackedFrames
 
 FLICKERING = "FlickeringCartPole-v0"
@@ -234,7 +234,7 @@ class TestMadeEnvironments:
         venv = make_vec_env(env_id, 2, seed=0, normalize=True, **seen)
         venv.reset()
         venv.training = False
-        (normalizer,) = layers_like(venv, VecNormalizeVisible)
+        (normalizer,) = wrappers_of_kind(venv, VecNormalizeVisible)
         before = normalizer.obs_rms.count, normalizer.ret_rms.count
         for _ in range(5):
             venv.step(np.ones(2, dtype=np.int64))

@@ -39,7 +39,7 @@ from thrust_pomdp import (
 from thrust_pomdp.analysis.trace import frozen_statistics
 from thrust_pomdp.experiment.vec_envs import VecScaleReward
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
-from thrust_pomdp.vec_env.privileged import layers_like
+from thrust_pomdp.vec_env.privileged import wrappers_of_kind
 
 N_ENVS = 3
 
@@ -588,7 +588,7 @@ class TestAStrangersEvaluation:
 
 
 def trained_model(venv: VecEnv, cls: Any = RecurrentPPO, n_steps: int = 40) -> Any:
-    critic_only = tuple(layer.privileged_key for layer in layers_like(venv, VecPrivilegedInfo))
+    critic_only = tuple(layer.privileged_key for layer in wrappers_of_kind(venv, VecPrivilegedInfo))
     model = cls(
         "AsymmetricLstmPolicy", venv, n_steps=8, batch_size=8, n_epochs=1, seed=0,
         policy_kwargs={"lstm_hidden_size": 8, "critic_only": critic_only},
@@ -598,7 +598,9 @@ def trained_model(venv: VecEnv, cls: Any = RecurrentPPO, n_steps: int = 40) -> A
 
 
 def moments(venv: VecEnv) -> dict[str, Any]:
-    return {layer.privileged_key: layer.moments() for layer in layers_like(venv, VecPrivilegedInfo)}
+    return {
+        layer.privileged_key: layer.moments() for layer in wrappers_of_kind(venv, VecPrivilegedInfo)
+    }
 
 
 class TwoStories(gym.Wrapper):

@@ -3,7 +3,7 @@
 A model was trained on what a stack of wrappers showed it; whoever has raw observations only (a
 robot, a single environment) must show it the same. :func:`layers_of` reads the stack of a VecEnv,
 :func:`standard_layers` builds the one of :func:`~thrust_pomdp.make_vec_env` without any VecEnv, and
-:class:`Sight` shows raw observations through either, bit for bit as the VecEnv would.
+:class:`ObservationPipeline` shows raw observations through either, bit for bit as the VecEnv would.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
 from thrust_pomdp.wrappers.visible_statistics import flags_of_batch
 
 
-class Moment(NamedTuple):
+class StepContext(NamedTuple):
     """What is known beside the observations of a step, of ``n`` environments.
 
     :param actions: what led to the observations, ``[n, *action_shape]``; None before any step
@@ -55,7 +55,7 @@ class Moment(NamedTuple):
 
 
 #: (observations of n environments, what else is known) -> what is shown of them
-Layer = Callable[[Any, Moment], Any]
+Layer = Callable[[Any, StepContext], Any]
 
 
 class Normalized:
@@ -67,11 +67,11 @@ class Normalized:
     def __init__(self, normalizer: VecNormalize) -> None:
         self._normalizer = normalizer
 
-    def __call__(self, obs: Any, moment: Moment) -> Any:
+    def __call__(self, obs: Any, context: StepContext) -> Any:
         """Normalise what is visible."""
         check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
         if isinstance(self._normalizer, VecNormalizeVisible):
-            return self._normalizer.normalize_obs(obs, moment.flags)
+            return self._normalizer.normalize_obs(obs, context.flags)
         return self._normalizer.normalize_obs(obs)
 
 
@@ -86,10 +86,10 @@ class Previous:
     def __init__(self, encoding: Encoding, what: str, key: str | None) -> None:
         self._encoding, self._what, self._key = encoding, what, key
 
-    def __call__(self, obs: Any, moment: Moment) -> Any:
+    def __call__(self, obs: Any, context: StepContext) -> Any:
         """Append it, zeros at episode starts."""
-        starts = moment.starts
-        values = moment.actions if self._what == "action" else moment.rewards
+        starts = context.starts
+        values = context.actions if self._what == "action" else context.rewards
         if values is not None:
             encoded = self._encoding(values)
             encoded[starts] = 0.0
@@ -114,11 +114,11 @@ class Stacked:
         self._n_stack, self._axis_of = n_stack, axis_of
         self._frames: dict[str | None, list[NDArray[Any]]] = {}
 
-    def __call__(self, obs: Any, moment: Moment) -> Any:
+    def __call__(self, obs: Any, context: StepContext) -> Any:
         """Add frames to the stack."""
         if isinstance(obs, dict):
-            return {key: self._push(key, part, moment.starts) for key, part in obs.items()}
-        return self._push(None, obs, moment.starts)
+            return {key: self._push(key, part, context.starts) for key, part in obs.items()}
+        return self._push(None, obs, context.starts)
 
     def _push(self, key: str | None, part: Any, starts: NDArray[np.bool_]) -> NDArray[Any]:
         # What is kept is either all forgotten now, or of as many environments as there are.
@@ -139,7 +139,7 @@ def layer_of(wrapper: Any) -> Layer | None:
 
         @thrust_pomdp.deploy.observation_pipeline.layer_of.register
         def _(wrapper: MyVecEnvWrapper) -> Layer | None:
-            return lambda obs, moment: wrapper.change(obs)
+            return lambda obs, context: wrapper.change(obs)
 
     :raises ValueError: for a wrapper of which it is not known
     """
@@ -186,7 +186,7 @@ def _stacked(wrapper: VecFrameStack) -> Layer:
 
 @layer_of.register
 def _transposed(wrapper: VecTransposeImage) -> Layer:
-    return lambda obs, moment: wrapper.transpose_observations(obs)
+    return lambda obs, context: wrapper.transpose_observations(obs)
 
 
 def layers_of(env: VecEnv) -> list[Layer]:
@@ -278,7 +278,7 @@ def _no_normalizer(path: Any, reason: str) -> str:
     )
 
 
-class Sight:
+class ObservationPipeline:
     """Shows raw observations as a model has learnt to see them, of one environment or of several.
 
     :param layers: what to do to observations, from the inside out
@@ -326,14 +326,14 @@ class Sight:
         n_envs = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
         flags = [blanked] if is_single else flags_of_batch(blanked, n_envs)
         batch = self._looks(obs)(batch, flags)
-        moment = Moment(
+        context = StepContext(
             self._last_actions(action, n_envs),
             None if reward is None else _of_each("reward", reward, (n_envs,)),
             self._starts(starts, n_envs),
             flags,
         )
         for layer in self._layers:
-            batch = layer(batch, moment)
+            batch = layer(batch, context)
         check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
 

@@ -81,7 +81,7 @@ class StatefulActor:
         self.model = model
         self.deterministic = check_switch("deterministic", deterministic)
         self._state: Any = None
-        self._sight: Any = None
+        self._pipeline: Any = None
         previous_action = check_flag("previous_action", previous_action)
         previous_reward = check_flag("previous_reward", previous_reward)
         frame_stack = check_count("frame_stack", frame_stack)
@@ -120,16 +120,18 @@ class StatefulActor:
         return actor
 
     def _look_through(self, layers: list[Layer], blank: Any = None) -> None:
-        from thrust_pomdp.deploy.observation_pipeline import Sight
+        from thrust_pomdp.deploy.observation_pipeline import ObservationPipeline
 
         _check_model(self.model, "observation_space", "action_space")
-        self._sight = Sight(layers, _acting_space(self.model), self.model.action_space, blank)
+        self._pipeline = ObservationPipeline(
+            layers, _acting_space(self.model), self.model.action_space, blank
+        )
 
     def reset(self) -> None:
         """Forget everything: the next observation starts an episode in every environment."""
         self._state = None
-        if self._sight is not None:
-            self._sight.forget()
+        if self._pipeline is not None:
+            self._pipeline.forget()
 
     def act(
         self,
@@ -165,14 +167,14 @@ class StatefulActor:
         """
         if episode_start is not None:
             episode_start = np.atleast_1d(np.asarray(episode_start, dtype=bool))
-        if self._sight is not None:
-            obs = self._sight.show(obs, episode_start, reward, blanked, action)
+        if self._pipeline is not None:
+            obs = self._pipeline.show(obs, episode_start, reward, blanked, action)
         elif blanked is not None:
             obs = self._blank(obs, blanked)
         masks = {} if action_masks is None else {"action_masks": action_masks}
         actions = self._predict(obs, episode_start, masks)
-        if self._sight is not None:
-            self._sight.remember(actions)
+        if self._pipeline is not None:
+            self._pipeline.remember(actions)
         return actions
 
     def _predict(self, obs: Any, episode_start: Any, masks: dict[str, Any]) -> NDArray[Any]:
@@ -189,9 +191,9 @@ class StatefulActor:
 
     def _blank(self, obs: Any, blanked: Any) -> Any:
         """Show what is blanked as zeros, where nothing else is done to observations."""
-        from thrust_pomdp.deploy.observation_pipeline import Sight
+        from thrust_pomdp.deploy.observation_pipeline import ObservationPipeline
 
-        sight = Sight([], _acting_space(self.model), self.model.action_space)
+        sight = ObservationPipeline([], _acting_space(self.model), self.model.action_space)
         return sight.blank(obs, blanked)
 
 

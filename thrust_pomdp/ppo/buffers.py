@@ -27,6 +27,9 @@ from thrust_pomdp.arguments import check_count, check_flag, check_fraction
 from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.observations import map_obs
 from thrust_pomdp.ppo.flat_samples import flat_samples
+from thrust_pomdp.ppo.gae import gae
+from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
+from thrust_pomdp.ppo.recorded_states import RecordedStates
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch, map_states
 from thrust_pomdp.ppo.subsequences import StatesAfter, Subsequences
 from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
@@ -35,7 +38,7 @@ from thrust_pomdp.settings import check_device
 Array = NDArray[Any]
 
 
-class _SequenceStorage:
+class _SequenceStorage(RecordedStates):
     """What the Box and the Dict buffer add to SB3's; mixed in before the SB3 class.
 
     The SB3 class owns the arrays of the window; this one owns how they are filled, what connects a
@@ -222,41 +225,6 @@ class _SequenceStorage:
                 self._recorded[name] = np.zeros(shape, dtype=np.float32)
             self._recorded[name][self.pos] = _on_host(tensor)
 
-    def _recorded_states(self, name: str) -> Array:
-        if not self.record_states:
-            raise ValueError(
-                f"{name} is recorded on request only: make the buffer with record_states=True "
-                "(rollout_buffer_kwargs=dict(record_states=True))"
-            )
-        if not self._recorded:
-            raise ValueError(f"{name} is empty: nothing has been added yet")
-        if name not in self._recorded:
-            raise ValueError(
-                f"{name} belongs to an LSTM: the state of a GRU or a plain RNN is "
-                f"{name.replace('cell', 'hidden')} alone"
-            )
-        return self._recorded[name]
-
-    @property
-    def hidden(self) -> Array:
-        """The actor's hidden states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
-        return self._recorded_states("hidden")
-
-    @property
-    def cell(self) -> Array:
-        """The actor's cell states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
-        return self._recorded_states("cell")
-
-    @property
-    def critic_hidden(self) -> Array:
-        """The critic's hidden states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
-        return self._recorded_states("critic_hidden")
-
-    @property
-    def critic_cell(self) -> Array:
-        """The critic's cell states that entered each step, ``[n_steps, n_layers, n_envs, H]``."""
-        return self._recorded_states("critic_cell")
-
     @property
     def initial_state(self) -> RNNStates | None:
         """The states that entered step 0 of the window; None stands for zeros."""
@@ -320,18 +288,13 @@ class _SequenceStorage:
                 raise ValueError(f"{name} must hold {self.n_envs} numbers, got {given}")
         last = last_values.detach().cpu().numpy().reshape(1, self.n_envs).astype(np.float32)
         ended = np.asarray(dones, dtype=np.float32).reshape(1, self.n_envs)
-        next_values = np.concatenate((self.values[1:steps], last))
-        next_non_terminal = 1.0 - np.concatenate((self.episode_starts[1:steps], ended))
-        deltas = (
-            self.rewards[:steps]
-            + self.gamma * next_values * next_non_terminal
-            - self.values[:steps]
+        self.advantages[:steps] = gae(
+            self.rewards[:steps],
+            np.concatenate((self.values[:steps], last)),
+            1.0 - np.concatenate((self.episode_starts[1:steps], ended)),
+            self.gamma,
+            self.gae_lambda,
         )
-        decay = self.gamma * self.gae_lambda * next_non_terminal
-        advantage = np.zeros(self.n_envs, dtype=np.float32)
-        for step in reversed(range(steps)):
-            advantage = deltas[step] + decay[step] * advantage
-            self.advantages[step] = advantage
         self.returns = self.advantages + self.values
         self._batch = None
 
@@ -449,28 +412,6 @@ class _SequenceStorage:
 
         return map_states(self._entering, zeros)
 
-    # sb3_contrib's names of what is recorded.
-
-    @property
-    def hidden_states_pi(self) -> Array:
-        """:attr:`hidden`, as ``sb3_contrib`` calls it."""
-        return self.hidden
-
-    @property
-    def cell_states_pi(self) -> Array:
-        """:attr:`cell`, as ``sb3_contrib`` calls it."""
-        return self.cell
-
-    @property
-    def hidden_states_vf(self) -> Array:
-        """:attr:`critic_hidden`, as ``sb3_contrib`` calls it."""
-        return self.critic_hidden
-
-    @property
-    def cell_states_vf(self) -> Array:
-        """:attr:`critic_cell`, as ``sb3_contrib`` calls it."""
-        return self.critic_cell
-
 
 def _put(name: str, row: Array, given: Any) -> None:
     """Write one step's numbers into a row of the storage, whatever their shape."""
@@ -491,40 +432,6 @@ def _on_host(tensor: th.Tensor) -> Array:
 
 def _copy(tensor: th.Tensor) -> th.Tensor:
     return tensor.detach().clone()
-
-
-def minibatch_sizes(batch_size: int | None, length: int, n_seq: int) -> list[int]:
-    """Translate a minibatch size in time steps into numbers of whole sequences.
-
-    There are as many minibatches as ``batch_size`` time steps each would make, if there are so many
-    sequences.
-
-    >>> minibatch_sizes(256, length=128, n_seq=8)
-    [2, 2, 2, 2]
-    >>> minibatch_sizes(256, length=128, n_seq=5)  # the last one takes what is left
-    [2, 2, 1]
-    >>> minibatch_sizes(192, length=128, n_seq=8)  # 1024 steps make six minibatches of 192
-    [2, 2, 1, 1, 1, 1]
-    >>> minibatch_sizes(64, length=128, n_seq=8)  # never less than one sequence
-    [1, 1, 1, 1, 1, 1, 1, 1]
-
-    :param batch_size: time steps; None for all
-    :param length: steps of a sequence: a window or a subsequence
-    :param n_seq: number of these
-    """
-    if batch_size is None:
-        return [n_seq]
-    check_count("batch_size", batch_size)
-    if batch_size % length == 0:
-        return sizes_of(n_seq, batch_size // length)
-    n_minibatches = min(max(-(-n_seq * length // batch_size), 1), n_seq)
-    whole, left = divmod(n_seq, n_minibatches)
-    return [whole + (number < left) for number in range(n_minibatches)]
-
-
-def sizes_of(n_seq: int, size: int) -> list[int]:
-    """Divide sequences into minibatches of one size, the last one taking what is left."""
-    return [min(size, n_seq - start) for start in range(0, n_seq, size)]
 
 
 class RecurrentRolloutBuffer(_SequenceStorage, RolloutBuffer):

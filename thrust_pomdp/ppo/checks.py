@@ -22,7 +22,7 @@ from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged, layers_like
+from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged, wrappers_of_kind
 
 #: Side of the smallest image that the three layers of SB3's NatureCNN make something of.
 _SMALLEST_IMAGE = 36
@@ -154,7 +154,11 @@ def check_privileged_keys(
 
     :raises ValueError: naming the keys and the remedy
     """
-    keys = set() if env is None else {x.privileged_key for x in layers_like(env, VecPrivilegedInfo)}
+    keys = (
+        set()
+        if env is None
+        else {x.privileged_key for x in wrappers_of_kind(env, VecPrivilegedInfo)}
+    )
     if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
         keys -= set(policy_kwargs.get("critic_only", CRITIC_ONLY))
     if keys:
@@ -243,8 +247,8 @@ def _check_layers(env: VecEnv, eval_env: VecEnv) -> None:
 
     SB3 copies the statistics of normalisers layer by layer.
     """
-    n_missing = len(layers_like(env, VecPrivilegedInfo)) - len(
-        layers_like(eval_env, VecUnprivileged)
+    n_missing = len(wrappers_of_kind(env, VecPrivilegedInfo)) - len(
+        wrappers_of_kind(eval_env, VecUnprivileged)
     )
     if n_missing > 0 and unwrap_vec_normalize(env) is not None:
         raise ValueError(

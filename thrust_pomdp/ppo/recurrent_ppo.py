@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -21,52 +20,40 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import (
     FloatSchedule,
-    explained_variance,
-    obs_as_tensor,
     set_random_seed,
 )
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_file, check_seed
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.observations import check_finite_obs, stack_obs
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, explain_missing_keys
-from thrust_pomdp.ppo.buffers import (
-    RecurrentDictRolloutBuffer,
-    RecurrentRolloutBuffer,
-    minibatch_sizes,
-    sizes_of,
-)
+from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
     check_env,
     check_evaluation_envs,
-    check_finite_outputs,
-    check_finite_step,
     check_policy_class,
     check_privileged_keys,
     warn_of_training_mode,
 )
+from thrust_pomdp.ppo.collecting import CollectsWindows
 from thrust_pomdp.ppo.fast_paths import described, fast_paths
-from thrust_pomdp.ppo.losses import Losses, ppo_losses
+from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
 from thrust_pomdp.ppo.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
     MultiInputLstmPolicy,
     RecurrentActorCriticPolicy,
 )
-from thrust_pomdp.ppo.prepared_step import Step, WatchedStep
 from thrust_pomdp.ppo.resuming import (
     PrivilegedStatistics,
     give_statistics,
     resumed_seed,
     statistics_of,
 )
-from thrust_pomdp.ppo.sequence_batch import SequenceBatch, map_states
-from thrust_pomdp.ppo.stored_states import minibatches
 from thrust_pomdp.ppo.subsequences import check_subsequences, largest_divisor
+from thrust_pomdp.ppo.training import TrainsOnWindows
 from thrust_pomdp.recurrent.sequences import RNNStates
 from thrust_pomdp.settings import check_beforehand, check_device, check_learning, take_settings
-from thrust_pomdp.vec_env.step_infos import StepInfos
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -74,7 +61,7 @@ SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 WINDOW_STATES = ("zero", "carry")
 
 
-class RecurrentPPO(OnPolicyAlgorithm):
+class RecurrentPPO(CollectsWindows, TrainsOnWindows):
     """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files.
@@ -401,244 +388,6 @@ class RecurrentPPO(OnPolicyAlgorithm):
         'the environment is a DummyVecEnv'
         """
         return fast_paths(self.policy, self.env)
-
-    def collect_rollouts(
-        self,
-        env: VecEnv,
-        callback: BaseCallback,
-        rollout_buffer: RolloutBuffer,
-        n_rollout_steps: int,
-    ) -> bool:
-        """Fill the buffer with one window of every environment.
-
-        :param env: the training environment
-        :param callback: called at each step, and at the window's beginning and end
-        :param rollout_buffer: the buffer to fill
-        :param n_rollout_steps: steps of the window
-        :return: False if the callback asked to stop
-        """
-        assert isinstance(rollout_buffer, (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer))
-        assert self._last_obs is not None
-        assert self._last_episode_starts is not None
-        self.policy.set_training_mode(False)
-        # SB3 resets the environment on its own accord before the first window of a learn().
-        rollout_buffer.episode_start_carry = self._last_episode_starts.astype(bool)
-        rollout_buffer.reset()
-        check_finite_step(self._last_obs, None, 0)
-        if self.use_sde:
-            self.policy.reset_noise(env.num_envs)
-        callback.on_rollout_start()
-
-        if self.window_state == "zero" or self._last_lstm_states is None:
-            self._last_lstm_states = self.policy.zero_states(env.num_envs)
-        lstm_states = self._last_lstm_states
-        step = self._make_step(env, rollout_buffer)
-        n_steps = 0
-        while n_steps < n_rollout_steps:
-            if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
-                self.policy.reset_noise(env.num_envs)
-            entering_states = lstm_states
-            obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
-            episode_starts = self._as_floats(self._last_episode_starts)
-            with th.no_grad():
-                actions_tensor, values, log_probs, lstm_states = step(
-                    obs_tensor, entering_states, episode_starts
-                )
-            actions = actions_tensor.cpu().numpy()
-            clipped_actions = self._actions_for_env(actions)
-            new_obs, rewards, dones, infos = env.step(clipped_actions)
-            check_finite_step(new_obs, rewards, n_steps + 1)
-            self.num_timesteps += env.num_envs
-
-            # Users' callbacks read these local names; they are sb3_contrib's.
-            callback.update_locals({**locals(), **self._step_locals()})
-            if not callback.on_step():
-                self._last_obs = new_obs  # type: ignore[assignment]
-                self._last_episode_starts = dones
-                self._last_lstm_states = lstm_states
-                return False
-            self._update_info_buffer(infos, dones)
-            n_steps += 1
-
-            rewards = self._bootstrap_truncated(rewards, dones, infos, lstm_states, n_steps - 1)
-            rollout_buffer.add(
-                self._last_obs,
-                actions,
-                rewards,
-                self._last_episode_starts,
-                values,
-                log_probs,
-                lstm_states=entering_states,
-            )
-            self._last_obs = new_obs  # type: ignore[assignment]
-            self._last_episode_starts = dones
-            self._last_lstm_states = lstm_states
-            # What their loop over the environments leaves for the next step's callbacks.
-            idx, done_ = env.num_envs - 1, dones[-1]
-
-        with th.no_grad():
-            # The memory carried up to the cut, also where the next window starts from zero.
-            values = self.policy.predict_values(
-                obs_as_tensor(new_obs, self.device),  # type: ignore[arg-type]
-                lstm_states.vf,
-                self._as_floats(dones),
-            )
-        check_finite_outputs(rollout_buffer)
-        rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
-        carried = lstm_states if self.window_state == "carry" else None
-        rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
-        callback.update_locals(locals())
-        callback.on_rollout_end()
-        return True
-
-    def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
-        """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""
-        return th.as_tensor(flags.astype(np.float32), device=self.device)
-
-    def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
-        """Return what acts while the buffer is filled."""
-        return WatchedStep(self.policy)
-
-    def _step_locals(self) -> dict[str, Any]:
-        """Return what callbacks may read of the step just taken besides the local names."""
-        return {}
-
-    def _update_info_buffer(
-        self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None
-    ) -> None:
-        """Take note of ended episodes, as SB3 does by looking into every info of every step."""
-        if isinstance(infos, StepInfos) and dones is not None:
-            # Only ended episodes have statistics here, and looking at the other infos builds them.
-            ended = dones.nonzero()[0]
-            infos, dones = [infos[idx] for idx in ended], dones[ended]
-        super()._update_info_buffer(infos, dones)
-
-    def _actions_for_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Bring sampled actions into the bounds of a Box space."""
-        if not isinstance(self.action_space, spaces.Box):
-            return actions
-        if self.policy.squash_output:
-            actions = self.policy.unscale_action(actions)
-        else:
-            actions = np.clip(actions, self.action_space.low, self.action_space.high)
-        return actions
-
-    def _bootstrap_truncated(
-        self,
-        rewards: NDArray[Any],
-        dones: NDArray[Any],
-        infos: list[dict[str, Any]],
-        lstm_states: RNNStates,
-        step: int,
-    ) -> NDArray[Any]:
-        """Add the discounted value of the final observation where an episode was cut off by time.
-
-        The value is taken with the memory carried up to the final observation; the live memory is
-        not advanced. See https://github.com/DLR-RM/stable-baselines3/issues/633
-        """
-        truncated = [
-            idx
-            for idx in dones.nonzero()[0].tolist()
-            if infos[idx].get("TimeLimit.truncated", False)
-            and infos[idx].get("terminal_observation") is not None
-        ]
-        if not truncated:
-            return rewards
-        for idx in truncated:
-            name = f"final observation of environment {idx} at step {step} of the rollout"
-            check_finite_obs(infos[idx]["terminal_observation"], name)
-        final_obs = stack_obs([infos[idx]["terminal_observation"] for idx in truncated])
-        rows = th.as_tensor(truncated, device=self.device)
-        states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
-        with th.no_grad():
-            values = self.policy.predict_values(
-                self.policy.obs_to_tensor(final_obs)[0],
-                states.vf,
-                th.zeros(len(truncated), device=self.device),
-            )
-        # A VecEnv of somebody else's may give whole numbers.
-        rewards = np.array(rewards, dtype=np.result_type(rewards, np.float32))
-        rewards[truncated] += self.gamma * values.flatten().cpu().numpy()
-        return rewards
-
-    def train(self) -> None:
-        """Update the policy from the window in the rollout buffer."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        clip_range = self.clip_range(self._current_progress_remaining)
-        clip_range_vf = None
-        if self.clip_range_vf is not None:
-            clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
-
-        n_sequences = self._sequences_per_minibatch()
-        parameters = list(self.policy.parameters())
-        history: list[Losses] = []
-        epoch_kls: list[th.Tensor] = []
-        continue_training = True
-        for epoch in range(self.n_epochs):
-            epoch_kls = []
-            refresh = self.refresh_states and epoch > 0
-            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
-                losses = self._losses(batch, clip_range, clip_range_vf)
-                history.append(Losses(*(term.detach() for term in losses)))
-                epoch_kls.append(losses.approx_kl)
-                if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
-                    continue_training = False
-                    if self.verbose >= 1:
-                        print(
-                            f"Early stopping at step {epoch} due to reaching max kl: "
-                            f"{losses.approx_kl:.2f}"
-                        )
-                    break
-                self.policy.optimizer.zero_grad()
-                losses.loss.backward()  # type: ignore[no-untyped-call]
-                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-                self.policy.optimizer.step()
-            self._n_updates += 1
-            if not continue_training:
-                break
-        self._log_training(history, epoch_kls, clip_range, clip_range_vf)
-
-    def _losses(
-        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
-    ) -> Losses:
-        return ppo_losses(
-            self.policy,
-            batch,
-            clip_range=clip_range,
-            clip_range_vf=clip_range_vf,
-            ent_coef=self.ent_coef,
-            vf_coef=self.vf_coef,
-            normalize_advantage=self.normalize_advantage,
-        )
-
-    def _log_training(
-        self,
-        history: list[Losses],
-        epoch_kls: list[th.Tensor],
-        clip_range: float,
-        clip_range_vf: float | None,
-    ) -> None:
-        mean = Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
-        buffer = self.rollout_buffer
-        self.logger.record("train/entropy_loss", mean.entropy_loss.item())
-        self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
-        self.logger.record("train/value_loss", mean.value_loss.item())
-        self.logger.record("train/approx_kl", th.stack(epoch_kls).mean().item())
-        self.logger.record("train/clip_fraction", mean.clip_fraction.item())
-        if mean.auxiliary_loss:
-            self.logger.record("train/auxiliary_loss", mean.auxiliary_loss.item())
-        self.logger.record("train/loss", history[-1].loss.item())
-        self.logger.record(
-            "train/explained_variance",
-            explained_variance(buffer.values.flatten(), buffer.returns.flatten()),
-        )
-        if hasattr(self.policy, "log_std"):
-            self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/clip_range", clip_range)
-        if clip_range_vf is not None:
-            self.logger.record("train/clip_range_vf", clip_range_vf)
 
     def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
         """Save the model to a file; the arguments are SB3's.

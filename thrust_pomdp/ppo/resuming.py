@@ -10,7 +10,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.errors import warn_user
-from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, layers_like
+from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, wrappers_of_kind
 
 #: Key of a privileged entry -> running statistics of it, in plain lists and numbers.
 PrivilegedStatistics = dict[str, dict[str, Any]]
@@ -32,7 +32,7 @@ def resumed_seed(seed: int, num_timesteps: int) -> int:
 
 def statistics_of(env: VecEnv) -> PrivilegedStatistics:
     """Collect what an environment knows of privileged entries, where it knows anything."""
-    layers = layers_like(env, VecPrivilegedInfo)
+    layers = wrappers_of_kind(env, VecPrivilegedInfo)
     return {
         layer.privileged_key: layer.moments()
         for layer in layers
@@ -47,7 +47,9 @@ def give_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) 
     :param saved: what :func:`statistics_of` collected
     :param is_trained: warn if there are none, since the critic was trained on others
     """
-    fresh = [layer for layer in layers_like(env, VecPrivilegedInfo) if layer.has_fresh_statistics]
+    fresh = [
+        layer for layer in wrappers_of_kind(env, VecPrivilegedInfo) if layer.has_fresh_statistics
+    ]
     for layer in fresh:
         if layer.privileged_key in saved:
             layer.take_moments(saved[layer.privileged_key])
@@ -65,7 +67,7 @@ def give_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) 
 @contextmanager
 def lent_statistics(env: VecEnv, saved: PrivilegedStatistics, is_trained: bool) -> Iterator[None]:
     """Show a critic meanwhile the numbers that it was trained on; see :func:`give_statistics`."""
-    layers = layers_like(env, VecPrivilegedInfo)
+    layers = wrappers_of_kind(env, VecPrivilegedInfo)
     before = [(layer, layer.moments()) for layer in layers if layer.has_fresh_statistics]
     give_statistics(env, saved, is_trained)
     try:

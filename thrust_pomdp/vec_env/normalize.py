@@ -30,7 +30,7 @@ from thrust_pomdp.vec_env.frame_order import paths_of
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, own_attributes
 from thrust_pomdp.vec_env.previous import previous_inside
-from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, layers_like
+from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, wrappers_of_kind
 from thrust_pomdp.wrappers.frame_order import FrameOrder
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
@@ -197,7 +197,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     def _refuse_normalizers(self, venv: VecEnv) -> None:
         """Refuse to normalise what is normalised already; observations and rewards may be apart."""
-        for layer in layers_like(venv, VecNormalize):
+        for layer in wrappers_of_kind(venv, VecNormalize):
             keys = set(self.norm_obs_keys or (None,)) & set(layer.norm_obs_keys or (None,))
             twice = {
                 "observations": self.norm_obs and layer.norm_obs and keys,
@@ -220,7 +220,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
             )
 
     def _refuse_privileged(self, venv: VecEnv) -> None:
-        for layer in layers_like(venv, VecPrivilegedInfo):
+        for layer in wrappers_of_kind(venv, VecPrivilegedInfo):
             if layer.privileged_key in (self.norm_obs_keys or ()):
                 raise ValueError(
                     "VecNormalizeVisible must not be put around VecPrivilegedInfo: on blank frames "

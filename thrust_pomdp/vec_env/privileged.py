@@ -264,7 +264,7 @@ class VecPrivilegedInfo(VecUnprivileged):
         self.statistics = loaded
 
 
-def layers_like(venv: VecEnv, kind: type[Layer]) -> list[Layer]:
+def wrappers_of_kind(venv: VecEnv, kind: type[Layer]) -> list[Layer]:
     """List the wrappers of a kind around a vectorised environment, the outermost first."""
     return [layer for layer in layers(venv) if isinstance(layer, kind)]
 

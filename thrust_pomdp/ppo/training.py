@@ -1,0 +1,117 @@
+"""Training on the windows in the buffer: epochs of minibatches, and what is logged of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import (
+    explained_variance,
+)
+
+from thrust_pomdp.ppo.buffers import RecurrentRolloutBuffer
+from thrust_pomdp.ppo.losses import Losses, ppo_losses
+from thrust_pomdp.ppo.policies import (
+    RecurrentActorCriticPolicy,
+)
+from thrust_pomdp.ppo.sequence_batch import SequenceBatch
+from thrust_pomdp.ppo.stored_states import minibatches
+
+
+class TrainsOnWindows(OnPolicyAlgorithm):
+    """How :class:`~thrust_pomdp.ppo.recurrent_ppo.RecurrentPPO` learns from its buffer."""
+
+    policy: RecurrentActorCriticPolicy
+    rollout_buffer: RecurrentRolloutBuffer
+    batch_size: int | None
+    n_epochs: int
+    clip_range: Any
+    clip_range_vf: Any
+    normalize_advantage: bool
+    target_kl: float | None
+    refresh_states: bool
+
+    @abstractmethod
+    def _sequences_per_minibatch(self) -> int | list[int]:
+        """Return how many windows, or subsequences of windows, make each minibatch."""
+
+    def train(self) -> None:
+        """Update the policy from the window in the rollout buffer."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        clip_range = self.clip_range(self._current_progress_remaining)
+        clip_range_vf = None
+        if self.clip_range_vf is not None:
+            clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
+
+        n_sequences = self._sequences_per_minibatch()
+        parameters = list(self.policy.parameters())
+        history: list[Losses] = []
+        epoch_kls: list[th.Tensor] = []
+        continue_training = True
+        for epoch in range(self.n_epochs):
+            epoch_kls = []
+            refresh = self.refresh_states and epoch > 0
+            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
+                losses = self._losses(batch, clip_range, clip_range_vf)
+                history.append(Losses(*(term.detach() for term in losses)))
+                epoch_kls.append(losses.approx_kl)
+                if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
+                    continue_training = False
+                    if self.verbose >= 1:
+                        print(
+                            f"Early stopping at step {epoch} due to reaching max kl: "
+                            f"{losses.approx_kl:.2f}"
+                        )
+                    break
+                self.policy.optimizer.zero_grad()
+                losses.loss.backward()  # type: ignore[no-untyped-call]
+                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+                self.policy.optimizer.step()
+            self._n_updates += 1
+            if not continue_training:
+                break
+        self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _losses(
+        self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
+    ) -> Losses:
+        return ppo_losses(
+            self.policy,
+            batch,
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            normalize_advantage=self.normalize_advantage,
+        )
+
+    def _log_training(
+        self,
+        history: list[Losses],
+        epoch_kls: list[th.Tensor],
+        clip_range: float,
+        clip_range_vf: float | None,
+    ) -> None:
+        mean = Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
+        buffer = self.rollout_buffer
+        self.logger.record("train/entropy_loss", mean.entropy_loss.item())
+        self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
+        self.logger.record("train/value_loss", mean.value_loss.item())
+        self.logger.record("train/approx_kl", th.stack(epoch_kls).mean().item())
+        self.logger.record("train/clip_fraction", mean.clip_fraction.item())
+        if mean.auxiliary_loss:
+            self.logger.record("train/auxiliary_loss", mean.auxiliary_loss.item())
+        self.logger.record("train/loss", history[-1].loss.item())
+        self.logger.record(
+            "train/explained_variance",
+            explained_variance(buffer.values.flatten(), buffer.returns.flatten()),
+        )
+        if hasattr(self.policy, "log_std"):
+            self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", clip_range)
+        if clip_range_vf is not None:
+            self.logger.record("train/clip_range_vf", clip_range_vf)
