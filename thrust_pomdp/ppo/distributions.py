@@ -22,7 +22,7 @@ from torch.distributions import Categorical, Normal
 from thrust_pomdp.as_written import remember
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:

@@ -22,7 +22,7 @@ from thrust_pomdp.as_written import remember
 from thrust_pomdp.ppo.distributions import PLAIN_METHODS, PlainCategoricalDistribution
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class MaskableDistribution(Distribution):
