@@ -1,4 +1,4 @@
-# Both targets set up all they need in .venv; the second call skips the installation.
+# The targets set up all they need in .venv; the second call skips the installation.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -9,23 +9,25 @@ WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py
 	asymmetric.py gate.py stored_states.py rnn_class.py encoder.py maskable.py) \
 	tests/equivalence
 
-.PHONY: demo test lint format clean
+.PHONY: help demo test lint format clean
 
-# Train memory against no memory on FlickeringCartPole and show who keeps the pole up.
-demo: $(VENV)/.demo
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## train memory against no memory on FlickeringCartPole and show who keeps the pole up
 	$(BIN)/python scripts/compare.py --out results/demo $(ARGS)
 
-# Linters, types and all tests that are not marked slow; those that touch compiled loops twice.
-test: lint
+# Those that touch compiled loops run twice.
+test: lint ## linters, types and all tests that are not marked slow or external
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 	NUMBA_DISABLE_JIT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(WITHOUT_NUMBA) $(ARGS)
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## what pre-commit runs: ruff's rules and format, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev
+format: $(VENV)/.dev ## have ruff lay out the code and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -40,5 +42,5 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-clean:
+clean: ## take away the virtual environment and the caches of tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

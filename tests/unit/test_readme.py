@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from readme_program import README, readme_program
+from readme_program import README, is_there, readme_program
 
 from thrust_pomdp.experiment.commands import compare
 
@@ -18,8 +18,6 @@ sys.path.insert(0, str(README.parent / "scripts"))
 import demo
 
 MAKEFILE = (README.parent / "Makefile").read_text()
-#: An sdist leaves most pictures out.
-IS_SDIST = (README.parent / "PKG-INFO").exists()
 
 
 def test_nothing_is_left_to_fill_in():
@@ -44,9 +42,8 @@ def test_files_it_names_exist(name):
 def test_files_that_pages_link_to_or_show_exist(page):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     for target in targets:
-        is_left_out = IS_SDIST and target.endswith((".gif", ".png"))
-        if "://" not in target and not is_left_out:
-            assert (page.parent / target).exists(), target
+        if "://" not in target:
+            assert is_there(page.parent / target), target
 
 
 class TestDemo:

@@ -8,7 +8,7 @@ is used alike.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -20,9 +20,6 @@ from stable_baselines3.common.distributions import (
 from torch.distributions import Categorical, Normal
 
 from thrust_pomdp.as_written import remember
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:

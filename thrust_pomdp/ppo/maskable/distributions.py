@@ -8,7 +8,7 @@ plain policy's, bit for bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch as th
 from gymnasium import spaces
@@ -20,9 +20,6 @@ from stable_baselines3.common.distributions import (
 
 from thrust_pomdp.as_written import remember
 from thrust_pomdp.ppo.distributions import PLAIN_METHODS, PlainCategoricalDistribution
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class MaskableDistribution(Distribution):
