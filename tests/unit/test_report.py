@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from synthetic_results import (
@@ -35,7 +36,6 @@ from thrust_pomdp.experiment.report import (
     contests,
     decide,
     figures,
-    markup,
     page,
     read_folder,
     rule,
@@ -576,7 +576,7 @@ def outline_of(markup: str) -> _Outline:
 @pytest.fixture
 def without_pictures(monkeypatch):
     """Drawing takes most of the time, and words are there without."""
-    monkeypatch.setattr(page, "_draw", lambda about, draw, path: markup.Html(""))
+    monkeypatch.setattr(page, "_draw", lambda about, draw, path: None)
 
 
 class TestPage:
@@ -628,9 +628,9 @@ class TestPage:
         write_csv(results, tmp_path)
         names = (tmp_path / "summary.csv").read_text().splitlines()[0].replace("_", " ").split(",")
         assert terminal.split() == " ".join(names).split()
-        on_page = outline_of(tables.runs(contest(drawn(TWO_ARMS, 1))))
-        assert sorted(head.lower() for head in on_page.text[: len(names)]) == sorted(names)
-        scores = " ".join(outline_of(tables.scores(contest(drawn(TWO_ARMS, 1)))).text)
+        on_page = tables.runs(contest(drawn(TWO_ARMS, 1)))
+        assert sorted(head.lower() for head in on_page.head) == sorted(names)
+        scores = " ".join(tables.scores(contest(drawn(TWO_ARMS, 1))).head)
         assert "Most likely: IQM" in scores
         assert "Sampled: IQM" in scores
         whole = write_report([write(tmp_path, drawn(TWO_ARMS, 1))]).page.read_text().lower()
@@ -703,9 +703,10 @@ class TestPage:
             Run.from_mapping({**result(), "provenance": {"started": f"at {number} o'clock"}})
             for number in range(10)
         ]
-        found = tables.provenance(runs)
-        assert found.count("o&#x27;clock") == 4
-        assert "and 6 more" in found
+        ((name, shown),) = tables.provenance(runs).rows
+        assert name == "started"
+        assert [line.text for line in shown[:-1]] == [f"at {number} o'clock" for number in range(4)]
+        assert shown[-1] == "and 6 more"
 
     def test_the_same_results_make_the_same_page(self, tmp_path):
         write(tmp_path, drawn(TWO_ARMS, 2))
@@ -722,17 +723,32 @@ class TestPage:
         assert seconds < 20, seconds  # of one core; measured 7 s
 
 
-class TestMarkup:
-    def test_text_is_escaped_and_markup_is_not(self):
-        inner = markup.element("b", 'a < "b"')
-        assert markup.element("p", inner, title='"') == (
-            '<p title="&quot;"><b>a &lt; &quot;b&quot;</b></p>'
-        )
+class TestTemplate:
+    def tabulated(self, table: tables.Table) -> str:
+        parts = page._template().environment.get_template("parts.html.jinja")
+        return "".join(parts.module.tabulated(table).split("\n"))
+
+    def test_text_is_escaped_wherever_it_stands(self):
+        text = """<i> & 'so' "on\""""
+        safe = "&lt;i&gt; &amp; &#39;so&#39; &#34;on&#34;"
+        found = self.tabulated(tables.Table([text], [[text], [tables.Marked("b", text)], [[text]]]))
+        assert found.count(safe) == 4
+        assert "<i>" not in found
 
     def test_wide_tables_scroll_in_a_box_of_their_own(self):
-        found = markup.table(["a", "b"], [["x", "1"]])
+        found = self.tabulated(tables.Table(["a", "b"], [["x", "1"]]))
         assert found.startswith('<div class="scroll" tabindex="0"><table>')
         assert '<td class="words">x</td><td class="number">1</td>' in found
+
+    def test_a_cell_has_marks_and_lines(self):
+        cells = [tables.Marked("b", "x"), ["y", tables.Marked("code", "z")], []]
+        found = self.tabulated(tables.Table([], [cells], words=range(3)))
+        shown = ("<b>x</b>", "y<br><code>z</code>", "")
+        assert "".join(f'<td class="words">{cell}</td>' for cell in shown) in found
+
+    def test_what_it_asks_for_and_is_not_given_is_an_error(self):
+        with pytest.raises(UndefinedError, match="'sections' is undefined"):
+            page._template().render(n_arms=1)
 
 
 class TestScript:
@@ -765,8 +781,9 @@ class TestScript:
         assert message in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_without_matplotlib_the_message_tells_what_to_install(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    @pytest.mark.parametrize("module", ["jinja2", "matplotlib"])
+    def test_without_it_the_message_tells_what_to_install(self, tmp_path, monkeypatch, module):
+        monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=r"pip install 'thrust-pomdp\[compare\]'"):
             write_report([write(tmp_path, [result()])])
 

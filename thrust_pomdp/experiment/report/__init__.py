@@ -83,7 +83,7 @@ def write_report(
     :raises ValueError: if there is nothing to report, a file is no result, runs are there twice, a
         margin is given for several environments at once, or folders of one environment keep
         different rules
-    :raises ImportError: if matplotlib is missing, with the command that installs it
+    :raises ImportError: if Jinja2 or matplotlib is missing, with the command that installs it
     """
     _check_installed()
     if not folders:
@@ -120,8 +120,9 @@ def _kept_in(contest: Contest, folder_of: Mapping[str, Path]) -> dict[Path, Kept
 
 def _check_installed() -> None:
     try:
+        import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "the report draws with matplotlib: pip install 'thrust-pomdp[compare]'"
+            "the report needs Jinja2 and matplotlib: pip install 'thrust-pomdp[compare]'"
         ) from error

@@ -1,53 +1,40 @@
-"""The page: one file with everything a colleague needs to know whether memory pays."""
+"""The page: one file with everything a colleague needs to know whether memory pays.
+
+What it says and where is ``page.html.jinja``, how it looks ``page.css``; here it is filled.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.report import tables
 from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures, png
-from thrust_pomdp.experiment.report.markup import (
-    Html,
-    document,
-    element,
-    joined,
-    listed,
-    picture,
-)
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
 from thrust_pomdp.experiment.report.wording import counted, number
 
-_HOW_TO_READ = (
-    "Figures are mean returns of evaluation episodes: interquartile means over runs of different "
-    "seeds, with 95 % intervals in brackets. A run with another seed is another training."
-)
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-_METHODS = (
-    "Every arm of one run number trains on the same streams of randomness, and all are evaluated "
-    "alike on other ones, with memory carried through each episode.",
-    "IQM is the interquartile mean: the mean of the runs without their best and worst quarter "
-    "(rounded down, so of fewer than four runs it is the mean).",
-    "Intervals are 95 % percentile intervals of the stratified bootstrap: runs are resampled "
-    "within each environment. They say what other seeds might give. Of few runs they are too "
-    "short, of one run there are none.",
-    "Whether an arm acts by its most likely actions or by sampled ones is chosen for the arm, by "
-    "the mean over its runs, and never run by run; the choice is in bold in the tables.",
-    "The probability of improvement is the chance that a run of the one arm scores above a run of "
-    "the other, ties counting half.",
-    "The memory gap is the way from the best memoryless controller found (0) to the exact model "
-    "(1); the optimality gap is what is missing to 1 on average, where nothing counts more than 1.",
-    f"Steps and time to a score are where the mean of the last {CURVE_EPISODES} training episodes "
-    "first reaches it: the median over runs, those that never do counting as later than all "
-    "others. Times depend on how many runs shared the machine.",
-    "These statistics are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the "
-    "Statistical Precipice, NeurIPS 2021.",
-)
+
+class Picture(NamedTuple):
+    """A figure that comes in two widths.
+
+    :param about: what it shows
+    :param wide: SVG for a desk, base64
+    :param narrow: SVG for a phone
+    """
+
+    about: str
+    wide: str
+    narrow: str
 
 
 def write_page(
@@ -65,78 +52,61 @@ def write_page(
     :return: path of the page
     """
     out.mkdir(parents=True, exist_ok=True)
-    sections: list[Html] = []
+    sections = []
     for place, (contest, verdict) in enumerate(zip(contests, verdicts, strict=True), start=1):
         prefix = f"{place}-{contest.slug[:60]}-" if len(contests) > 1 else ""
-        sections += [element("h2", contest.title), *_contest(contest, verdict, out, prefix)]
-    path = out / "report.html"
-    page = document(
-        "Does memory pay?",
-        *_summary(contests, verdicts, failures),
-        *sections,
-        *_overall(contests),
-        *_background(contests),
+        sections.append(_section(contest, verdict, out, prefix))
+    runs = [run for contest in contests for of_arm in contest.arms.values() for run in of_arm]
+    page = _template().render(
+        sections=sections,
+        failures=failures,
+        n_arms=len({arm for contest in contests for arm in contest.arms}),
+        n_runs=len(runs),
+        overall=tables.overall(contests),
+        done=tables.done(contests) if runs else None,
+        provenance=tables.provenance(runs),
+        rule=RULE,
+        curve_episodes=CURVE_EPISODES,
     )
+    path = out / "report.html"
     write_whole(path, page.encode())
     return path
 
 
-def _summary(
-    contests: Sequence[Contest], verdicts: Sequence[Verdict], failures: Sequence[Failure]
-) -> list[Html]:
-    n_runs = sum(len(runs) for contest in contests for runs in contest.arms.values())
-    n_arms = len({arm for contest in contests for arm in contest.arms})
-    of = [counted(n_arms, "arm"), counted(len(contests), "environment"),
-          counted(n_runs, "finished run")]  # fmt: skip
-    found = [element("h1", "Does memory pay?"), element("p", ", ".join(of) + ".", class_="soft")]
-    found += [
-        _verdict(verdict, contest.title if len(contests) > 1 else "")
-        for contest, verdict in zip(contests, verdicts, strict=True)
-    ]
-    found.append(element("p", _HOW_TO_READ, class_="soft"))
-    if failures:
-        items = [
-            joined(element("b", name), ": ", element("code", message)) for name, message in failures
-        ]
-        head = element("b", f"{counted(len(failures), 'run')} failed and took no part:")
-        found.append(element("div", head, listed(items), class_="failed"))
-    return found
+@functools.cache
+def _template() -> Template:
+    # Here, since a comparison starts before there is anything to tell.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"counted": counted, "number": number}
+    return environment.get_template("page.html.jinja")
 
 
-def _verdict(verdict: Verdict, title: str) -> Html:
-    word = f"{title}: {verdict.outcome}" if title else verdict.outcome
-    kind = verdict.outcome.replace(" ", "-")
-    if verdict.mark:  # it must not look like one of which all stood before the first run
-        word, kind = f"{word} ({verdict.mark})", "marked"
-    inside = [element("span", word, class_="word"), element("p", verdict.sentence)]
-    inside += [element("p", line, class_="soft") for line in verdict.lines[1:]]
-    return element("div", *inside, class_=f"verdict {kind}")
-
-
-def _contest(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> list[Html]:
-    drawn = {
-        name: _draw(about, draw, out / f"{prefix}{name}.png")
-        for name, (about, draw) in pictures(contest).items()
+def _section(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> dict[str, Any]:
+    """Return what the template says of a contest."""
+    return {
+        "title": contest.title,
+        "verdict": verdict,
+        "pictures": {
+            name: _draw(about, draw, out / f"{prefix}{name}.png")
+            for name, (about, draw) in pictures(contest).items()
+        },
+        "scores": tables.scores(contest),
+        "gains": tables.gains(verdict) if verdict.gains else None,
+        "cost": tables.cost(contest, verdict.scale),
+        "runs": tables.runs(contest),
+        "recipes": tables.recipes(contest),
     }
-    empty = Html("")
-    return [
-        drawn.get("curves", element("p", "No training episode ended: there are no curves.")),
-        drawn.get("evaluations", empty),
-        element("h3", "Final scores"),
-        drawn["scores"],
-        tables.scores(contest),
-        drawn.get("gap", empty),
-        element("h3", "How the verdict came about"),
-        *_evidence(verdict),
-        element("h3", "What it cost"),
-        tables.cost(contest, verdict.scale),
-        drawn.get("time", empty),
-        *_folded("Every run", tables.runs(contest)),
-        *_folded("Recipes", tables.recipes(contest)),
-    ]
 
 
-def _draw(about: str, draw: Any, path: Path) -> Html:
+def _draw(about: str, draw: Any, path: Path) -> Picture | None:
     """Draw in both widths; the wide one is a PNG file, too."""
     from matplotlib import rc_context
 
@@ -146,45 +116,8 @@ def _draw(about: str, draw: Any, path: Path) -> Html:
         for width in (WIDE, NARROW):
             figure, drawing = draw(width), io.BytesIO()
             figure.savefig(drawing, format="svg", metadata={"Date": None})
-            drawings.append(drawing.getvalue())
+            drawings.append(base64.b64encode(drawing.getvalue()).decode())
             if width == WIDE:
                 figure.set_layout_engine("none")  # it is laid out, and that takes long
                 write_whole(path, png(figure))
-    return picture(about, *drawings)
-
-
-def _evidence(verdict: Verdict) -> list[Html]:
-    scale = verdict.scale
-    bar = scale.bar_source if scale.bar is None else f"{number(scale.bar)}, {scale.bar_source}"
-    facts = [f"Margin: {number(scale.margin)}, {scale.margin_source}.", f"Bar: {bar}."]
-    if scale.room is not None:
-        facts.append(
-            f"By the ladder an exact model gains {number(scale.room)} over the best memoryless "
-            "controller found."
-        )
-    facts += [f"Left out: {why}." for why in verdict.left_out]
-    return [listed(facts), *([tables.gains(verdict)] if verdict.gains else [])]
-
-
-def _folded(title: str, content: Html | None) -> list[Html]:
-    return [] if content is None else [element("details", element("summary", title), content)]
-
-
-def _overall(contests: Sequence[Contest]) -> list[Html]:
-    content = tables.overall(contests)
-    if content is None:
-        return []
-    about = "Share of the memory gap closed, over all environments that have a ladder."
-    return [element("h2", "All environments"), element("p", about), content]
-
-
-def _background(contests: Sequence[Contest]) -> list[Html]:
-    runs = [run for contest in contests for of_arm in contest.arms.values() for run in of_arm]
-    made = tables.provenance(runs)
-    found = [element("h2", "How this was made")]
-    if runs:
-        found.append(tables.done(contests))
-    if made is not None:
-        found.append(made)
-    found += [element("h3", "The rule behind the verdict"), listed(RULE, "ol")]
-    return [*found, element("h3", "How the figures are computed"), listed(_METHODS)]
+    return Picture(about, *drawings)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import can_normalize
-from thrust_pomdp.experiment.report.markup import Html, element, joined, table
 from thrust_pomdp.experiment.report.rule import Scale
 from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Run, label_of
 from thrust_pomdp.experiment.report.verdict import Verdict
@@ -48,7 +47,31 @@ _MEMORY_NAMES: dict[Memory, str] = {
 _MOST_VALUES = 4
 
 
-def scores(contest: Contest) -> Html:
+class Marked(NamedTuple):
+    """A text that stands out: bold, or as one types it."""
+
+    mark: Literal["b", "code"]
+    text: str
+
+
+#: What a cell shows; of a list each on a line of its own.
+Cell: TypeAlias = "str | Marked | Sequence[str | Marked]"
+
+
+class Table(NamedTuple):
+    """A table of the page.
+
+    :param head: the columns' names
+    :param rows: cells
+    :param words: columns that hold words; the others hold numbers
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    words: Collection[int] = (0,)
+
+
+def scores(contest: Contest) -> Table:
     """Return what each arm reaches, both ways of acting, the one that counts in bold."""
     head = [
         "Arm",
@@ -63,15 +86,15 @@ def scores(contest: Contest) -> Html:
         ]
     head += ["Median", "Mean", "Runs", "Memory"]
     rows = [_scores_row(contest, arm, with_gap) for arm in contest.arms]
-    return table(head, rows, words=(0, len(head) - 1))
+    return Table(head, rows, words=(0, len(head) - 1))
 
 
-def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[str]:
+def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[Cell]:
     chosen, of_runs, size = contest.mode_of(arm), contest.scores(arm), _size(contest)
-    cells = [label_of(arm)]
+    cells: list[Cell] = [label_of(arm)]
     for mode in MODES:
         text = with_interval(estimate([contest.scores(arm, mode)]), size)
-        cells.append(element("b", text) if mode == chosen else text)
+        cells.append(Marked("b", text) if mode == chosen else text)
     if with_gap:
         shares = gap_closed(contest, arm)
         cells += [
@@ -93,7 +116,7 @@ def gap_closed(contest: Contest, arm: str) -> Floats:
     return np.array([normalized(score, contest.ladder) for score in contest.scores(arm)])
 
 
-def gains(verdict: Verdict) -> Html:
+def gains(verdict: Verdict) -> Table:
     """Return the comparisons a verdict rests on."""
     head = ["With memory", "Without", "Gain in IQM", "Its interval", "Probability of improvement",
             "p"]  # fmt: skip
@@ -111,16 +134,16 @@ def gains(verdict: Verdict) -> Html:
                 "" if gain.p is None else f"{gain.p:.2g}",
             ]
         )
-    return table(head, rows, words=(0, 1))
+    return Table(head, rows, words=(0, 1))
 
 
-def cost(contest: Contest, scale: Scale) -> Html:
+def cost(contest: Contest, scale: Scale) -> Table:
     """Return what training took, and what it took to get somewhere."""
     found = thresholds(contest, scale)
     head = ["Arm", "Steps trained", "Steps per second", "Training time"]
     for name, value in found:
         head.append(f"To {number(value)}: {name}")
-    return table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
+    return Table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
 
 
 def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]]) -> list[str]:
@@ -179,7 +202,7 @@ def _shares_of_the_climb(contest: Contest) -> list[tuple[str, float]]:
     ]  # fmt: skip
 
 
-def runs(contest: Contest) -> Html:
+def runs(contest: Contest) -> Table:
     """Return a row per run."""
     head = ["Arm", "Seed", "Final", "Best", "Most likely", "Sampled", "Steps", "Seconds"]
     size = _size(contest)
@@ -192,29 +215,25 @@ def runs(contest: Contest) -> Html:
         for arm, of_arm in contest.arms.items()
         for run in of_arm
     ]  # fmt: skip
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def recipes(contest: Contest) -> Html | None:
+def recipes(contest: Contest) -> Table | None:
     """Return how the arms were trained, a column each; None if nothing is known."""
     flat = {arm: distinct([run.recipe for run in of_arm]) for arm, of_arm in contest.arms.items()}
     names = dict.fromkeys(name for recipe in flat.values() for name in recipe)
     if not names:
         return None
-    rows = [
-        [name, *(Html("<br>").join(joined(v) for v in flat[arm].get(name, [""])) for arm in flat)]
-        for name in names
-    ]
-    cells = [[row[0], *map(Html, row[1:])] for row in rows]
-    return table(["", *map(label_of, flat)], cells, words=range(1 + len(flat)))
+    rows = [[name, *(flat[arm].get(name, []) for arm in flat)] for name in names]
+    return Table(["", *map(label_of, flat)], rows, words=range(1 + len(flat)))
 
 
-def done(contests: Sequence[Contest]) -> Html:
+def done(contests: Sequence[Contest]) -> Table:
     """Return what was run: budget, seeds and episodes, a row for each arm on each environment."""
     head = ["Environment", "Arm", "Seeds", "Steps asked for", "Steps trained",
             "Episodes: most likely, sampled", "Evaluations during training"]  # fmt: skip
     rows = [_done_row(contest, arm) for contest in contests for arm in contest.arms]
-    return table(head, rows, words=(0, 1))
+    return Table(head, rows, words=(0, 1))
 
 
 def _done_row(contest: Contest, arm: str) -> list[str]:
@@ -232,18 +251,18 @@ def _done_row(contest: Contest, arm: str) -> list[str]:
     ]
 
 
-def provenance(of: Sequence[Run]) -> Html | None:
+def provenance(of: Sequence[Run]) -> Table | None:
     """Return where runs come from; None if nothing is known."""
     known = distinct([run.provenance for run in of])
     if not known:
         return None
     rows = []
     for name, values in known.items():
-        shown = [element("code", value) for value in values[:_MOST_VALUES]]
+        shown: list[str | Marked] = [Marked("code", value) for value in values[:_MOST_VALUES]]
         if len(values) > _MOST_VALUES:
-            shown.append(Html(f"and {len(values) - _MOST_VALUES} more"))
-        rows.append([name, Html("<br>".join(shown))])
-    return table(["", "Value"], rows, words=(0, 1))
+            shown.append(f"and {len(values) - _MOST_VALUES} more")
+        rows.append([name, shown])
+    return Table(["", "Value"], rows, words=(0, 1))
 
 
 def distinct(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -279,7 +298,7 @@ _OVERALL: dict[str, Statistic] = {
 }
 
 
-def overall(contests: Sequence[Contest]) -> Html | None:
+def overall(contests: Sequence[Contest]) -> Table | None:
     """Return what arms reach over all environments that have a ladder; None of one environment."""
     usable = [contest for contest in contests if can_normalize(contest)]
     arms = [arm for arm in usable[0].arms if all(arm in c.arms for c in usable)] if usable else []
@@ -290,4 +309,4 @@ def overall(contests: Sequence[Contest]) -> Html | None:
         shares = [gap_closed(contest, arm) for contest in usable]
         cells = [with_interval(estimate(shares, of), 1.0) for of in _OVERALL.values()]
         rows.append([label_of(arm), str(sum(share.size for share in shares)), *cells])
-    return table(["Arm", "Runs", *_OVERALL], rows)
+    return Table(["Arm", "Runs", *_OVERALL], rows)
