@@ -751,7 +751,20 @@ def _(model):
     model.set_parameters(parameters)
 
 
-@mid("a copy of the policy put in place")
+@mid("another policy")
+def _(model):
+    model.policy = copy.deepcopy(model.policy)
+    with th.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.mul_(0.3)
+
+
+@mid("the policy's class")
+def _(model):
+    model.policy.__class__ = Temperature
+
+
+@mid("a copy of a layer put in place")
 def _(model):
     policy = model.policy
     policy.lstm_actor = copy.deepcopy(policy.lstm_actor)

@@ -68,11 +68,13 @@ class CollectsWindows(OnPolicyAlgorithm):
         if self.window_state == "zero" or self._last_lstm_states is None:
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
-        step = self._make_step(env, rollout_buffer)
+        acting, step = self.policy, self._make_step(env, rollout_buffer)
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
+            if self.policy is not acting:  # a callback has put another in place
+                acting, step = self.policy, self._make_step(env, rollout_buffer)
             entering_states = lstm_states
             obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
             episode_starts = self._as_floats(self._last_episode_starts)
