@@ -382,6 +382,25 @@ class TestWhoseFolder:
         second = Runner([spec()], tmp_path, engine=InstantEngine())
         assert len(second.run()) == 1
 
+    def test_whoever_comes_is_told_which_process_has_it_until_that_is_killed(self, tmp_path):
+        code = (
+            "import sys, time; from pathlib import Path; "
+            "from thrust_pomdp.experiment.files import _locked\n"
+            "with _locked(Path(sys.argv[1]), 'comparison'):\n"
+            "    print('held', flush=True)\n"
+            "    time.sleep(60)"
+        )
+        (tmp_path / "runs").mkdir()
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout.readline() == "held\n"
+            for _ in range(2):  # who was refused leaves what it says
+                with pytest.raises(ValueError, match=f"in use by .*, process {other.pid}:"):
+                    Runner([spec()], tmp_path).run()
+            other.kill()
+            other.wait()
+        assert len(Runner([spec()], tmp_path, engine=InstantEngine()).run()) == 1
+
     def test_two_runs_of_one_name_are_refused(self, tmp_path):
         with pytest.raises(ValueError, match="specs must have different names, got lstm-seed0"):
             Runner([spec(), spec()], tmp_path)

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 LOCK = ".lock"
 _UNFINISHED = ".unfinished"
@@ -96,8 +96,7 @@ class ResultsFolder:
         """
         self.check_settings(settings)
         self.runs.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("a+") as file:
-            _lock(file, self.path, self.MAKER)
+        with _locked(self.path, self.MAKER):
             self.check_settings(settings)  # again: another process may have been at it until now
             for leftover in self.runs.glob(f"*{_UNFINISHED}"):
                 leftover.unlink()
@@ -162,38 +161,34 @@ def _umask() -> int:
     return mask
 
 
-def _lock(file: IO[str], path: Path, maker: str) -> None:
+@contextlib.contextmanager
+def _locked(path: Path, maker: str) -> Iterator[None]:
+    """Keep other processes out of a folder; the lock's file tells them which process it is."""
+    from filelock import FileLock, Timeout
+
+    def note(descriptor: int) -> None:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+
+    lock = FileLock(path / LOCK, timeout=0, fallback_to_soft=False, on_acquired=note)
     try:
-        import fcntl
-    except ImportError:  # Windows
-        _lock_windows(file, path, maker)
-        return
+        lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"{path} is in use by another {maker}{_holder(path)}: wait for it or choose another "
+            "folder"
+        ) from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(path, file, maker) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+        yield
+    finally:
+        lock.release()
 
 
-def _lock_windows(file: IO[str], path: Path, maker: str) -> None:
-    import msvcrt
-
+def _holder(path: Path) -> str:
     try:
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-    except OSError:
-        raise _in_use(path, None, maker) from None
-
-
-def _in_use(path: Path, file: IO[str] | None, maker: str) -> ValueError:
-    process = ""
-    if file is not None:
-        file.seek(0)
-        process = f", process {file.read().strip()}"
-    return ValueError(
-        f"{path} is in use by another {maker}{process}: wait for it or choose another folder"
-    )
+        return f", process {(path / LOCK).read_text()}"
+    except OSError:  # on Windows what is locked cannot be read
+        return ""
 
 
 def names_in(path: Path) -> set[str]:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     args.arms = list(dict.fromkeys(args.arms))
     options.take_kept(args)
-    options.check_extra("compare", "jinja2", "matplotlib", "tqdm", "yaml")
+    options.check_extra("compare", "filelock", "jinja2", "matplotlib", "tqdm", "yaml")
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
     engine = options.make_engine(args)

@@ -104,7 +104,7 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     args = parser().parse_args(arguments)
-    options.check_extra("compare", "matplotlib", "tqdm", "yaml")
+    options.check_extra("compare", "filelock", "matplotlib", "tqdm", "yaml")
     args.grid = dict(args.grid)
     return evaluate(args) if args.what == "evaluate" else train(args)
 
