@@ -9,7 +9,7 @@ WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py
 	asymmetric.py gate.py stored_states.py rnn_class.py encoder.py maskable.py) \
 	tests/equivalence
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ format: $(VENV)/.dev ## have ruff lay out the code and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.docs ## build the site of the documentation in build/site/; a warning is an error
+	$(BIN)/python -m sphinx -q -W -b html -d build/doctrees docs build/site
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -40,6 +43,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 clean: ## take away the virtual environment and the caches of tools

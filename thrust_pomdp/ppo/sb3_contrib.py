@@ -62,7 +62,7 @@ def from_sb3_contrib(
     The model has the same weights, optimiser state and settings, and gives the same actions, values
     and log-probabilities. Training goes on by random numbers of its own, as it does after
     :meth:`~thrust_pomdp.ppo.recurrent_ppo.RecurrentPPO.load`. ``sb3_contrib`` need not be
-        installed.
+    installed.
 
     >>> import io, sb3_contrib
     >>> theirs, file = sb3_contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), io.BytesIO()

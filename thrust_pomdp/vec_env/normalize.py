@@ -238,7 +238,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
 
     @staticmethod
     def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:
-        """Load what :meth:`save` wrote, and wrap ``venv`` with it.
+        """Load what ``save`` wrote, and wrap ``venv`` with it.
 
         :raises ValueError: if the file holds something else: a plain ``VecNormalize`` has taken
             blank frames for data

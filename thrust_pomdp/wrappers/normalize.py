@@ -37,7 +37,7 @@ class NormalizeVisibleObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.Rec
     blank this is Gymnasium's wrapper with statistics in float64 (its own are of the observations'
     precision, and drift).
 
-    Statistics start anew with each wrapper, as Gymnasium's do; :attr:`update_running_mean` freezes
+    Statistics start anew with each wrapper, as Gymnasium's do; ``update_running_mean`` freezes
     them for evaluation.
 
     .. warning::
