@@ -36,8 +36,8 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
     VecUnprivileged,
     make_vec_env,
-    seeing,
 )
+from thrust_pomdp.deploy import observation_pipeline
 from thrust_pomdp.experiment.vec_envs import VecEndingEpisodes, VecScaleReward
 from thrust_pomdp.vec_env.make import layered
 from thrust_pomdp.vec_env.previous import layers
@@ -320,7 +320,7 @@ class TestLayers:
         model = RecurrentPPO("MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=SMALL)
         with pytest.raises(ValueError, match="env has a Doubled around it, and what that does"):
             StatefulActor.like(model, env)
-        seeing.layer_of.register(Doubled, lambda wrapper: lambda obs, moment: 2 * obs)
+        observation_pipeline.layer_of.register(Doubled, lambda wrapper: lambda obs, moment: 2 * obs)
         StatefulActor.like(spy := Spy(model), env).act(np.ones(4, np.float32))
         assert spy.seen[0].tolist() == [2.0] * 4
 
@@ -360,7 +360,7 @@ class TestWrappersDerivedFromKnownOnes:
     def layers_of(self, name: str, change: Callable[[type], type]) -> list[Any]:
         cls, make = KNOWN[name]
         venv = make_vec_env(FLICKERING, 2, env_kwargs={"expose_state": True})
-        return seeing.layers_of(make(change(cls), venv))
+        return observation_pipeline.layers_of(make(change(cls), venv))
 
     @pytest.mark.parametrize("name", KNOWN)
     @pytest.mark.parametrize("method", ["reset", "step_wait"])
@@ -389,8 +389,8 @@ class TestWrappersDerivedFromKnownOnes:
                 obs, *rest = super().step_wait()
                 return (2 * obs, *rest)
 
-        seeing.layer_of.register(Doubled, lambda wrapper: lambda obs, moment: 2 * obs)
-        assert len(seeing.layers_of(Doubled(make_vec_env(FLICKERING, 2)))) == 1
+        observation_pipeline.layer_of.register(Doubled, lambda wrapper: lambda obs, moment: 2 * obs)
+        assert len(observation_pipeline.layers_of(Doubled(make_vec_env(FLICKERING, 2)))) == 1
 
 
 class TestBadArguments:
