@@ -31,8 +31,9 @@ format: $(VENV)/.dev ## have ruff lay out the code and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# -E: a page that was kept from the last build would not be warned of again.
 docs: $(VENV)/.docs ## build the site of the documentation in build/site/; a warning is an error
-	$(BIN)/python -m sphinx -q -W -b html -d build/doctrees docs build/site
+	$(BIN)/python -m sphinx -q -W -E -b html -d build/doctrees docs build/site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

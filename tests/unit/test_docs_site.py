@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,15 +69,23 @@ def test_every_page_is_in_the_navigation() -> None:
     assert navigation() == pages - {"index"}
 
 
+def build(docs: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build a site in folder/html as `make docs` does."""
+    pytest.importorskip("sphinx")
+    options = ["-q", "-W", "-E", "-b", "html", "-d", str(folder / "doctrees")]
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *options, str(docs), str(folder / "html")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it."""
-    pytest.importorskip("sphinx")
+    """The site of this revision."""
     folder = tmp_path_factory.mktemp("site")
-    build = ["-m", "sphinx", "-q", "-W", "-b", "html", "-d", f"{folder}/doctrees", "docs"]
-    done = subprocess.run(
-        [sys.executable, *build, f"{folder}/html"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = build(DOCS, folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return folder / "html"
@@ -98,3 +107,27 @@ class TestSite:
         for page in site.rglob("*.html"):
             text = page.read_text("utf-8")
             assert not re.findall(r'<(?:script|img|link)[^>]* (?:src|href)="https?:', text), page
+
+
+@pytest.mark.external
+@pytest.mark.parametrize(
+    ("written", "built"),
+    [
+        ("[here](#a-title) {py:meth}`thrust_pomdp.RecurrentPPO.learn`", True),
+        ("{py:class}`gymnasium.Env` {py:func}`minibatch_sizes`", True),
+        ("[a page](nowhere.md)", False),
+        ("[a heading](#nowhere)", False),
+        ("![a picture](nowhere.png)", False),
+        ("{py:class}`thrust_pomdp.Nowhere`", False),
+        ("{py:meth}`RecurrentPPO.nowhere`", False),
+    ],
+)
+def test_what_leads_nowhere_stops_the_build(written: str, built: bool, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    shutil.copy(DOCS / "conf.py", docs)
+    reference = "```{eval-rst}\n.. autoclass:: thrust_pomdp.RecurrentPPO\n```"
+    (docs / "index.md").write_text(f"# A title\n\n{written}\n\n{reference}\n")
+    done = build(docs, tmp_path)
+    assert (done.returncode == 0) == built, done.stderr
+    assert (done.stderr == "") == built
