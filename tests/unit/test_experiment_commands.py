@@ -74,7 +74,7 @@ class TestBadInput:
             ("--hyperparams env_kwargs:x", "same for every arm: --env-kwargs"),
             ("--hyperparams callback:x", "'callback' is no key of a recipe: the runner does that"),
             ("--margin -1", "--margin: must be at least 0, got -1"),
-            ("--solved nan", "--solved: must be a number, got 'nan'"),
+            ("--solved nan", "--solved: must be finite, got nan"),
             ("--memoryless mlp", "for arms of your own among lstm, mlp, got mlp"),
             ("--with-memory mine:make", "for arms of your own among lstm, mlp, got mine:make"),
             ("--memoryless a:b --with-memory a:b", "a:b cannot be --memoryless and --with-memory"),

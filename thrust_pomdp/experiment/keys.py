@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from thrust_pomdp.arguments import (
     check_count,
+    check_finite_number,
     check_flag,
     check_fraction,
-    check_number,
     check_positive,
 )
 from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule
@@ -36,20 +36,6 @@ def whole(name: str, value: Any, minimum: int = 1) -> int:
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
     return check_count(name, int(number) if number.is_integer() else value, minimum)
-
-
-def _finite(name: str, value: Any) -> float:
-    number = check_number(name, value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return number
-
-
-def _not_negative(name: str, value: Any) -> float:
-    number = _finite(name, value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0, got {value!r}")
-    return number
 
 
 def _schedule(name: str, value: Any) -> None:
@@ -78,8 +64,8 @@ _OF_ALGORITHMS: Mapping[str, _Check] = {
     **dict.fromkeys(("max_grad_norm", "target_kl"), check_positive),
     **dict.fromkeys(("normalize_advantage", "use_sde", "refresh_states"), check_flag),
     "window_state": _window_state,
-    "ent_coef": _finite,
-    "vf_coef": _not_negative,
+    "ent_coef": check_finite_number,
+    "vf_coef": functools.partial(check_finite_number, minimum=0),
 }
 
 #: Counts among them, and the least that they may be.

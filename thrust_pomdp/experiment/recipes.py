@@ -52,7 +52,7 @@ from thrust_pomdp.experiment.arms import (
 )
 from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
 from thrust_pomdp.experiment.names import with_near_names
-from thrust_pomdp.experiment.values import SCHEDULED, literal, parse_dict, parse_schedule
+from thrust_pomdp.experiment.values import SCHEDULED, literal, number_in, parse_dict, parse_schedule
 
 __all__ = [
     "ARM_LABELS",
@@ -200,7 +200,7 @@ def _normalize(value: Any) -> dict[str, Any] | None:
         if key not in NORMALIZE_KEYS:
             message = f"normalize takes no {key!r}"
             raise ValueError(with_near_names(message, str(key), NORMALIZE_KEYS))
-    options = {key: _number(given) for key, given in options.items()}
+    options = {key: number_in(given) for key, given in options.items()}
     check_normalizer(options)
     return options
 
@@ -221,18 +221,8 @@ def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
         kwargs = dict(values.get("policy_kwargs") or {}, rnn_class=arm.rnn_class)
         kwargs.pop("forget_bias", None)  # of an LSTM's recipe: nothing else has such a gate
         values["policy_kwargs"] = kwargs
-    values = {key: _number(value) for key, value in values.items()}
+    values = {key: number_in(value) for key, value in values.items()}
     return values if arm.is_users else checked(values)
-
-
-def _number(value: Any) -> Any:
-    """Read what YAML 1.1 takes for text: ``1e-3``, without a point."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
 
 
 def recipe_for(arm: str, env_id: str) -> Recipe:

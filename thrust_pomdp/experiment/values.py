@@ -64,6 +64,16 @@ def _finite(value: Any) -> float:
     return number
 
 
+def number_in(value: Any) -> Any:
+    """Read a number in a text, which ``1e-3`` is to YAML 1.1; anything else stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
 def parse_dict(name: str, value: Any) -> dict[str, Any]:
     """Read a mapping, or rl-zoo's text ``dict(key=value, ...)``, without running any code.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from thrust_pomdp.arguments import check_finite_number
 from thrust_pomdp.experiment.arms import (
     ARMS,
     Memory,
@@ -23,6 +24,7 @@ from thrust_pomdp.experiment.arms import (
     find_arm,
 )
 from thrust_pomdp.experiment.engines import Engine, LocalEngine
+from thrust_pomdp.experiment.keys import whole
 from thrust_pomdp.experiment.recipes import (
     Recipe,
     matched_recipe_for,
@@ -32,7 +34,7 @@ from thrust_pomdp.experiment.recipes import (
     why_general,
 )
 from thrust_pomdp.experiment.report.terms import Terms, read_kept
-from thrust_pomdp.experiment.values import literal
+from thrust_pomdp.experiment.values import literal, number_in
 
 #: Arms that are trained unless others are named.
 DEFAULT_ARMS = ("lstm", "mlp")
@@ -46,45 +48,27 @@ def named_value(text: str) -> tuple[str, Any]:
     return name, literal(value)
 
 
-def positive(text: str) -> int:
-    """Parse a count, ``2e5`` too."""
-    return _count(text, 1)
+def _parser(check: Callable[..., Any], *arguments: Any) -> Callable[[str], Any]:
+    """Make a parser of a check of values; argparse puts the option's name before its message."""
+
+    def parse(text: str) -> Any:
+        try:
+            return check("", text, *arguments)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error).strip()) from None
+
+    return parse
 
 
-def not_negative(text: str) -> int:
-    """Parse a count that may be 0."""
-    return _count(text, 0)
+def _finite(name: str, text: str, minimum: float = -math.inf) -> float:
+    return check_finite_number(name, number_in(text), minimum)
 
 
-def number(text: str) -> float:
-    """Parse a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
-    return value
-
-
-def not_negative_number(text: str) -> float:
-    """Parse a finite number that may be 0."""
-    value = number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
-    return value
-
-
-def _count(text: str, least: int) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.5
-    if not value.is_integer():
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
-    if value < least:
-        raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
-    return int(value)
+#: Counts, ``2e5`` too, and finite numbers.
+positive = _parser(whole)
+not_negative = _parser(whole, 0)
+number = _parser(_finite)
+not_negative_number = _parser(_finite, 0)
 
 
 def add_env_options(
