@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,10 +18,12 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
 )
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
 from users_changes import CHANGES, Change
 
-from thrust_pomdp import RecurrentPPO, gate
+from thrust_pomdp import RecurrentPPO, gate, make_vec_env
+from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.checks import depends_on_mode
 from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
@@ -392,3 +395,65 @@ class TestModulesThatAskForTheMode:
         with pytest.warns(UserWarning, match="Dropout") as caught:
             model.learn(16)
         assert caught[0].filename == __file__
+
+
+class TestActingAlone:
+    """Nothing is watched where no code of others runs between two steps."""
+
+    @staticmethod
+    def why(callback: Any = None, env: Any = None, model: Any = None) -> str | None:
+        venv = env or make_vec_env("FlickeringCartPole-v0", 2, normalize=True, previous_action=True)
+        made = (model or RecurrentPPO)("MlpLstmPolicy", venv, n_steps=8, batch_size=8)
+        _, ready = made._setup_learn(16, callback)
+        return against_acting_alone(made, made.env, ready)
+
+    def test_a_plain_training_is_alone(self):
+        assert self.why() is None
+        assert self.why([]) is None
+
+    def test_others_are_not(self):
+        class Mine(RecurrentPPO):
+            pass
+
+        class Layer(VecEnvWrapper):
+            def reset(self):
+                return self.venv.reset()
+
+            def step_wait(self):
+                return self.venv.step_wait()
+
+        assert "Idle is called" in self.why(Idle())
+        assert "ConvertCallback is called" in self.why(lambda *args: True)
+        assert "Idle is called" in self.why([Idle()])
+        assert "DummyVecEnv" in self.why(env=fixed_length_envs(5, 6))
+        inner = make_vec_env("FlickeringCartPole-v0", 2)
+        assert "Layer around it" in self.why(env=Layer(inner))
+        assert "Mine is a class" in self.why(model=Mine)
+
+    def test_another_thread_is_company(self):
+        stop = threading.Event()
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+        try:
+            assert self.why() == "other threads run"
+        finally:
+            stop.set()
+            thread.join()
+
+    def test_it_trains_to_the_same_digits(self):
+        weights = []
+        for callback in (None, Idle()):
+            env = make_vec_env("FlickeringCartPole-v0", 4, seed=0)
+            model = RecurrentPPO(
+                "MlpLstmPolicy", env, n_steps=16, batch_size=32, seed=0,
+                policy_kwargs={"lstm_hidden_size": 8},
+            )  # fmt: skip
+            model.learn(3 * 64, callback=callback)
+            weights.append(model.policy.state_dict())
+        for name, one in weights[0].items():
+            assert th.equal(one, weights[1][name]), name
+
+
+class Idle(BaseCallback):
+    def _on_step(self) -> bool:
+        return True

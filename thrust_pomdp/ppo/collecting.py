@@ -17,6 +17,7 @@ from stable_baselines3.common.utils import (
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.observations import check_finite_obs, stack_obs
+from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
     check_finite_outputs,
@@ -37,6 +38,8 @@ class CollectsWindows(OnPolicyAlgorithm):
     policy: RecurrentActorCriticPolicy
     window_state: str
     _last_lstm_states: RNNStates | None
+    #: Whether nobody else's code runs between the steps of the present window.
+    _acts_alone = False
 
     def collect_rollouts(
         self,
@@ -68,6 +71,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         if self.window_state == "zero" or self._last_lstm_states is None:
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
+        self._acts_alone = against_acting_alone(self, env, callback) is None
         acting, step = self.policy, self._make_step(env, rollout_buffer)
         n_steps = 0
         while n_steps < n_rollout_steps:
@@ -89,7 +93,8 @@ class CollectsWindows(OnPolicyAlgorithm):
             self.num_timesteps += env.num_envs
 
             # Users' callbacks read these local names; they are sb3_contrib's.
-            callback.update_locals({**locals(), **self._step_locals()})
+            callback.update_locals(locals())
+            self._tell_more(callback)
             if not callback.on_step():
                 self._last_obs = new_obs  # type: ignore[assignment]
                 self._last_episode_starts = dones
@@ -135,11 +140,10 @@ class CollectsWindows(OnPolicyAlgorithm):
 
     def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
         """Return what acts while the buffer is filled."""
-        return WatchedStep(self.policy)
+        return WatchedStep(self.policy, alone=self._acts_alone)
 
-    def _step_locals(self) -> dict[str, Any]:
-        """Return what callbacks may read of the step just taken besides the local names."""
-        return {}
+    def _tell_more(self, callback: BaseCallback) -> None:
+        """Tell callbacks more of the step just taken than the local names."""
 
     def _update_info_buffer(
         self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None

@@ -93,6 +93,7 @@ class WatchedStep:
     :param policy: the policy
     :param heads: makes what acts in place of the policy's own heads
     :param otherwise: what acts where nothing can be prepared; the policy itself by default
+    :param alone: nobody else's code runs between the steps, so that there is nothing to watch
     """
 
     def __init__(
@@ -100,17 +101,19 @@ class WatchedStep:
         policy: RecurrentActorCriticPolicy,
         heads: Callable[[Any], Heads] | None = None,
         otherwise: Step | None = None,
+        alone: bool = False,
     ) -> None:
         self._policy, self._heads = policy, heads or _make_heads
         self._otherwise: Step = otherwise or policy
+        self._is_alone = alone
         self._prepare()
 
     def _prepare(self) -> None:
         #: Why ``policy.forward`` is called; None where the step is prepared.
         self.reason = against_step(self._policy)
         if self.reason is None:
-            self._watch = _watch(self._policy)
-            self._step = _prepared(self._policy, self._heads(self._policy))
+            self._watch = None if self._is_alone else _watch(self._policy)
+            self._step = _prepared(self._policy, self._heads(self._policy), self._is_alone)
         else:
             self._step = self._otherwise
 
@@ -118,7 +121,7 @@ class WatchedStep:
         self, obs: Any, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         """Act, as ``policy.forward`` does."""
-        if self.reason is None and not self._watch.holds():
+        if self.reason is None and self._watch is not None and not self._watch.holds():
             self._prepare()
         return self._step(obs, states, episode_starts)
 
@@ -131,13 +134,16 @@ def _watch(policy: RecurrentActorCriticPolicy) -> gate.Watch:
     return gate.Watch(policy, _METHODS, _ATTRIBUTES, drawn_from, viewed)
 
 
-def _prepared(policy: RecurrentActorCriticPolicy, act: Heads) -> Step:
-    """Return the step, everything looked up."""
+def _prepared(policy: RecurrentActorCriticPolicy, act: Heads, alone: bool) -> Step:
+    """Return the step, everything looked up.
+
+    :param alone: nobody else can change weights while it is in use
+    """
     extractor, critic = policy.mlp_extractor, policy.critic
     features = _make_features(policy)
     beside_memory = isinstance(policy, AsymmetricLstmPolicy) and policy.critic_reads_memory
-    pi_cell = _make_cell(policy.lstm_actor)
-    vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic)
+    pi_cell = _make_cell(policy.lstm_actor, alone)
+    vf_cell = None if policy.lstm_critic is None else _make_cell(policy.lstm_critic, alone)
     pi_head, vf_head = _layers(extractor.policy_net), _layers(extractor.value_net)
     action_shape = (-1, *(policy.action_space.shape or ()))
 
@@ -194,12 +200,12 @@ def _make_extractor(extractor: nn.Module) -> Callable[[dict[str, th.Tensor]], th
     return extract
 
 
-def _make_cell(rnn: nn.RNNBase) -> Cell:
+def _make_cell(rnn: nn.RNNBase, alone: bool) -> Cell:
     """Return one recurrent layer's step."""
-    if against_compiled_cell(rnn) is None:
+    if against_compiled_cell(rnn, alone) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return memory_of(rnn).compiled_step(kernels, rnn, 0)
+        return memory_of(rnn).compiled_step(kernels, rnn, 0, compare=not alone)
     return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
 
@@ -225,11 +231,17 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     return act
 
 
-def against_compiled_cell(rnn: nn.RNNBase) -> str | None:
-    """Say why a recurrent layer's step is torch's and not a compiled loop."""
+def against_compiled_cell(rnn: nn.RNNBase, alone: bool = False) -> str | None:
+    """Say why a recurrent layer's step is torch's and not a compiled loop.
+
+    :param alone: nobody else can change weights between steps, so that none are compared
+    """
     n_weights = sum(weight.numel() for weight in layer_weights(rnn, 0))
-    if n_weights >= _MOST_COMPARED:
-        return f"it has {n_weights} weights, comparing more than {_MOST_COMPARED} costs too much"
+    if n_weights >= _MOST_COMPARED and not alone:
+        return (
+            f"it has {n_weights} weights, too many to compare at each step where callbacks or "
+            "environments of others run in between"
+        )
     return against_loops(*layer_weights(rnn, 0))
 
 

@@ -352,7 +352,12 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
             self.env.seed(seed)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_last_lstm_states", "_said_what_runs"]
+        return [
+            *super()._excluded_save_params(),
+            "_last_lstm_states",
+            "_said_what_runs",
+            "_acts_alone",
+        ]
 
     def _setup_learn(
         self,

@@ -306,7 +306,8 @@ class CompiledCell:
     :param step: the compiled loop; it takes the weights, the features, the state's parts, where
         episodes start, and the new state's parts to fill
     :param lay_out: turns torch's weights into the loop's
-    :param unchanged: the compiled loop that compares them
+    :param unchanged: the compiled loop that compares them; None where nobody can change them while
+        this is in use
     :param weights: ``weight_ih``, ``weight_hh`` and, unless there are none, the two biases; they
         must keep their memory
     """
@@ -315,7 +316,7 @@ class CompiledCell:
         self,
         step: Callable[..., None],
         lay_out: Callable[..., tuple[Any, ...]],
-        unchanged: Callable[..., bool],
+        unchanged: Callable[..., bool] | None,
         weights: tuple[th.Tensor, ...],
     ) -> None:
         self._step = step
@@ -342,7 +343,7 @@ class CompiledCell:
         :return: the output ``[n_envs, hidden]`` and the state after the step
         :raises ValueError: if the sizes do not fit together
         """
-        if not self._unchanged(self._seen, self._kept):
+        if self._unchanged is not None and not self._unchanged(self._seen, self._kept):
             self._take()
         inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
         parts = [part.numpy() for part in states]

@@ -59,8 +59,13 @@ class Memory(ABC):
         """
 
     @abstractmethod
-    def compiled_step(self, kernels: ModuleType, rnn: Any, layer: int) -> CompiledCell:
-        """Return one layer's compiled step."""
+    def compiled_step(
+        self, kernels: ModuleType, rnn: Any, layer: int, compare: bool = True
+    ) -> CompiledCell:
+        """Return one layer's compiled step.
+
+        :param compare: the weights at each step, since somebody may change them
+        """
 
     @abstractmethod
     def sequences(
@@ -87,9 +92,13 @@ class _LSTM(Memory):
         # The fused cell costs half of an nn.LSTM call on one step.
         return th.lstm_cell(features, state, *layer_weights(rnn, layer))
 
-    def compiled_step(self, kernels: ModuleType, rnn: nn.LSTM, layer: int) -> CompiledCell:
+    def compiled_step(
+        self, kernels: ModuleType, rnn: nn.LSTM, layer: int, compare: bool = True
+    ) -> CompiledCell:
         memory, weights = kernels.memory, layer_weights(rnn, layer)
-        return CompiledCell(memory.lstm_step, transposed_weights, memory.unchanged, weights)
+        return CompiledCell(
+            memory.lstm_step, transposed_weights, memory.unchanged if compare else None, weights
+        )
 
     def sequences(
         self, rnn: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
@@ -143,9 +152,13 @@ class _GRU(_HiddenOnly):
     def step(self, rnn: nn.GRU, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
         return (th.gru_cell(features, *state, *layer_weights(rnn, layer)),)
 
-    def compiled_step(self, kernels: ModuleType, rnn: nn.GRU, layer: int) -> CompiledCell:
+    def compiled_step(
+        self, kernels: ModuleType, rnn: nn.GRU, layer: int, compare: bool = True
+    ) -> CompiledCell:
         memory, weights = kernels.memory, layer_weights(rnn, layer)
-        return CompiledCell(memory.gru_step, gru_weights, memory.unchanged, weights)
+        return CompiledCell(
+            memory.gru_step, gru_weights, memory.unchanged if compare else None, weights
+        )
 
     def packed(self, rnn: nn.GRU, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
         return th.gru(*arguments)
@@ -167,14 +180,18 @@ class _RNN(_HiddenOnly):
         cell = th.rnn_relu_cell if rnn.nonlinearity == "relu" else th.rnn_tanh_cell
         return (cell(features, *state, *layer_weights(rnn, layer)),)
 
-    def compiled_step(self, kernels: ModuleType, rnn: nn.RNN, layer: int) -> CompiledCell:
+    def compiled_step(
+        self, kernels: ModuleType, rnn: nn.RNN, layer: int, compare: bool = True
+    ) -> CompiledCell:
         relu, memory = rnn.nonlinearity == "relu", kernels.memory
 
         def lay_out(*weights: th.Tensor) -> tuple[Any, ...]:
             return (*transposed_weights(*weights), relu)
 
         weights = layer_weights(rnn, layer)
-        return CompiledCell(memory.rnn_step, lay_out, memory.unchanged, weights)
+        return CompiledCell(
+            memory.rnn_step, lay_out, memory.unchanged if compare else None, weights
+        )
 
     def packed(self, rnn: nn.RNN, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
         return (th.rnn_relu if rnn.nonlinearity == "relu" else th.rnn_tanh)(*arguments)

@@ -113,7 +113,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
     def _make_step(self, env: VecEnv, rollout_buffer: RecurrentRolloutBuffer) -> Step:
         self._last_masks = None
         if not self.use_masking:
-            return WatchedStep(self.policy)
+            return WatchedStep(self.policy, alone=self._acts_alone)
         assert isinstance(
             rollout_buffer, (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
         )
@@ -130,9 +130,10 @@ class MaskableRecurrentPPO(RecurrentPPO):
 
         return make_masked_step(self.policy, next_masks)
 
-    def _step_locals(self) -> dict[str, Any]:
+    def _tell_more(self, callback: BaseCallback) -> None:
         # The names that callbacks written for sb3_contrib's MaskablePPO read.
-        return {"action_masks": self._last_masks, "use_masking": self.use_masking}
+        masking = {"action_masks": self._last_masks, "use_masking": self.use_masking}
+        callback.update_locals(masking)
 
     def _losses(self, batch: SequenceBatch, *args: Any) -> Losses:
         with self.policy.masked_by(batch.action_masks):
