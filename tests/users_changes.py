@@ -248,11 +248,13 @@ def _(model):
 
 @change("torch.compile of the layer")
 def _(model):
+    th.compiler.reset()  # what other tests compiled counts against its limits
     model.policy.lstm_actor = th.compile(model.policy.lstm_actor, backend="eager")
 
 
 @change("the layer compiled in place")
 def _(model):
+    th.compiler.reset()
     model.policy.lstm_actor.compile(backend="eager")
 
 
@@ -402,6 +404,7 @@ def _(model):
 
 @change("heads in torch.compile")
 def _(model):
+    th.compiler.reset()
     extractor = model.policy.mlp_extractor
     extractor.policy_net = th.compile(extractor.policy_net, backend="eager")
 
