@@ -147,6 +147,8 @@ def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "is_shut", False, raising=False)
 
 
+# What torch's compiler looks at while it compiles the heads.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 class TestUsersChanges:
     def test_are_many(self):
         assert len(CHANGES) >= 100
