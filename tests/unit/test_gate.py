@@ -409,10 +409,17 @@ class TestActingAlone:
         _, ready = made._setup_learn(16, callback)
         return against_acting_alone(made, made.env, ready)
 
+    @pytest.fixture
+    def one_thread(self, monkeypatch):
+        """Other tests leave threads behind, such as a progress bar's."""
+        monkeypatch.setattr("thrust_pomdp.ppo.alone._other_threads", list)
+
+    @pytest.mark.usefixtures("one_thread")
     def test_a_plain_training_is_alone(self):
         assert self.why() is None
         assert self.why([]) is None
 
+    @pytest.mark.usefixtures("one_thread")
     def test_others_are_not(self):
         class Mine(RecurrentPPO):
             pass
@@ -442,6 +449,7 @@ class TestActingAlone:
             stop.set()
             thread.join()
 
+    @pytest.mark.usefixtures("one_thread")
     def test_it_trains_to_the_same_digits(self):
         weights = []
         for callback in (None, Idle()):
