@@ -19,7 +19,7 @@ from stable_baselines3.common.distributions import (
 )
 from torch.distributions import Categorical, Normal
 
-from thrust_pomdp.as_written import remember
+from thrust_pomdp.as_written import against_methods, remember
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:
@@ -154,3 +154,11 @@ def is_plain_object(distribution: Distribution) -> bool:
     """
     is_known = type(distribution).__module__.split(".")[0] in ("stable_baselines3", "thrust_pomdp")
     return is_known and not any(map(callable, vars(distribution).values()))
+
+
+def against_plain(distribution: Distribution) -> str | None:
+    """Say why a distribution is not one of this package's plain ones, as they were written."""
+    methods = PLAIN_METHODS.get(type(distribution))
+    if methods is None:
+        return f"actions are drawn from a {type(distribution).__name__}"
+    return against_methods(distribution, methods, type(distribution))

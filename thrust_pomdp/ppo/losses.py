@@ -9,7 +9,7 @@ import torch as th
 from stable_baselines3.common.distributions import Distribution
 
 from thrust_pomdp import gate
-from thrust_pomdp.ppo.distributions import PLAIN_METHODS, PlainCategoricalDistribution
+from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution, against_plain
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch
 from thrust_pomdp.recurrent.compiled import CategoricalPPOLoss, against_loops, load_kernels
@@ -151,7 +151,6 @@ def _compiled_losses(
 
 def against_loop(distribution: Distribution) -> str | None:
     """Say why the loss of actions is not one compiled loop over the steps of windows."""
-    methods = PLAIN_METHODS.get(type(distribution))
-    if methods is None or not isinstance(distribution, PlainCategoricalDistribution):
+    if not isinstance(distribution, PlainCategoricalDistribution):
         return f"actions are drawn from a {type(distribution).__name__}"
-    return gate.against_methods(distribution, methods, type(distribution)) or against_loops()
+    return against_plain(distribution) or against_loops()

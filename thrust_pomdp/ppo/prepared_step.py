@@ -28,6 +28,7 @@ from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, KeysExtract
 from thrust_pomdp.ppo.distributions import (
     PLAIN_METHODS,
     PlainCategoricalDistribution,
+    against_plain,
 )
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.recurrent.compiled import (
@@ -261,7 +262,7 @@ def against_step(policy: RecurrentActorCriticPolicy) -> str | None:
         gate.against_transforms()
         or gate.against_calls(policy)
         or _against_features(policy)
-        or _against_distribution(policy.action_dist)
+        or against_plain(policy.action_dist)
         or gate.named("lstm_actor", _against_cell(policy.lstm_actor))
         or gate.named("lstm_critic", _against_cell(policy.lstm_critic))
         or gate.named("mlp_extractor", _against_extractor_of_heads(policy.mlp_extractor))
@@ -309,14 +310,6 @@ def _against_keys(extractor: Any) -> str | None:
     if any(flat) or not all(map(_is_vector, inner._observation_space.values())):
         return "observations are not vectors of numbers by key"
     return None
-
-
-def _against_distribution(distribution: Any) -> str | None:
-    """Say why actions are not drawn from one of our plain distributions."""
-    methods = PLAIN_METHODS.get(type(distribution))
-    if methods is None:
-        return f"actions are drawn from a {type(distribution).__name__}"
-    return gate.against_methods(distribution, methods, type(distribution))
 
 
 def _against_cell(rnn: Any) -> str | None:
