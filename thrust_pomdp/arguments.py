@@ -160,18 +160,18 @@ def check_file(name: str, path: Any) -> None:
 
 
 def check_forget_bias(
-    forget_bias: float, state: tuple[str, ...], lstm_kwargs: dict[str, Any] | None
+    forget_bias: float, is_lstm: bool, lstm_kwargs: dict[str, Any] | None
 ) -> None:
     """Refuse a bias of a forget gate where there is none.
 
-    :param state: names of the parts of the memory's state
+    :param is_lstm: whether the memory is torch's LSTM
     :raises ValueError: with the reason
     """
     check_finite_number("forget_bias", forget_bias)
-    if forget_bias and "cell" not in state:
+    if forget_bias and not is_lstm:
         raise ArgumentError(
             f"forget_bias={forget_bias!r} needs rnn_class=nn.LSTM: the other layers have no forget "
-            "gate"
+            "gate, and of a memory of your own none is known"
         )
     if forget_bias and not (lstm_kwargs or {}).get("bias", True):
         raise ArgumentError(
@@ -184,11 +184,13 @@ def check_lstm_arguments(
     shared_lstm: bool,
     enable_critic_lstm: bool,
     lstm_kwargs: dict[str, Any] | None,
-    options: tuple[str, ...],
+    options: tuple[str, ...] | None,
+    is_own: bool = False,
 ) -> None:
     """Refuse what no recurrent policy can be made of.
 
-    :param options: what ``lstm_kwargs`` may contain
+    :param options: what ``lstm_kwargs`` may contain, None for anything
+    :param is_own: they are given to a memory of the user's own, which knows what they mean
     :raises ValueError: with the reason
     """
     check_kind("lstm_kwargs", lstm_kwargs, dict, "a dict")
@@ -202,9 +204,10 @@ def check_lstm_arguments(
             if not value:
                 continue  # said explicitly, and what it is anyway
             raise ArgumentError(f"lstm_kwargs[{key!r}] is refused: {_REFUSED_LSTM_KWARGS[key]}")
-        if key not in options:
-            *first, last = map(repr, options)
-            raise ArgumentError(f"lstm_kwargs takes {', '.join(first)} and {last}, got {key!r}")
+        if options is not None and key not in options:
+            raise ArgumentError(f"lstm_kwargs takes {_listed(options)}, got {key!r}")
+        if is_own:
+            continue
         if key == "bias":
             check_switch("lstm_kwargs['bias']", value)
         if (
@@ -217,3 +220,11 @@ def check_lstm_arguments(
                 "already the first pass over a window then computes other log-probabilities than "
                 "the ones the actions were drawn with, so PPO's ratio starts away from 1"
             )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """List names as a sentence does."""
+    if not names:
+        return "nothing for this memory"
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} and {last}" if first else last

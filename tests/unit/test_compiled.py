@@ -31,8 +31,9 @@ from thrust_pomdp.recurrent.compiled import (
     kernels_for,
     load_kernels,
 )
-from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
 from thrust_pomdp.recurrent.sequences import ResetLayout
+from thrust_pomdp.recurrent.torch_layers import torch_layer
 
 kernels = load_kernels()
 pytestmark = pytest.mark.skipif(kernels is None, reason="Numba is missing or switched off")
@@ -96,7 +97,7 @@ KINDS = {
 
 
 def make_states(rnn, *shape: int) -> tuple[th.Tensor, ...]:
-    return tuple(th.randn(*shape, requires_grad=True) for _ in memory_of(rnn).state)
+    return tuple(th.randn(*shape, requires_grad=True) for _ in torch_layer(rnn).state)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -195,7 +196,7 @@ class TestSizesOfMemoryThatDoNotFit:
     def test_of_windows(self, kind, name, shape):
         rnn = KINDS[kind](4, 8)
         parts = {"features": (2, 5, 4), "episode_starts": (2, 5)}
-        parts |= {f"{part}_state": (1, 2, 8) for part in memory_of(rnn).state}
+        parts |= {f"{part}_state": (1, 2, 8) for part in torch_layer(rnn).state}
         if name not in parts:
             pytest.skip("it has no such state")
         features, starts, *states = (th.zeros(size) for size in {**parts, name: shape}.values())
@@ -216,11 +217,11 @@ class TestSizesOfMemoryThatDoNotFit:
     def test_of_a_step(self, kind, name, shape):
         rnn = KINDS[kind](4, 8)
         parts = {"features": (2, 4), "episode_starts": (2,)}
-        parts |= {f"{part}_state": (1, 2, 8) for part in memory_of(rnn).state}
+        parts |= {f"{part}_state": (1, 2, 8) for part in torch_layer(rnn).state}
         if name not in parts:
             pytest.skip("it has no such state")
         features, starts, *states = (th.zeros(size) for size in {**parts, name: shape}.values())
-        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
+        cell = torch_layer(rnn).compiled_step(kernels, rnn, 0)
         with th.no_grad(), pytest.raises(ValueError, match="must be of shape"):
             cell(features, tuple(states), starts.bool())
 
@@ -331,7 +332,7 @@ class TestCell:
     @pytest.mark.parametrize("bias", [True, False])
     def test_equals_torchs_step(self, kind, n_envs, bias):
         rnn = KINDS[kind](3, 5, bias=bias)
-        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
+        cell = torch_layer(rnn).compiled_step(kernels, rnn, 0)
         starts = th.arange(n_envs) % 3 == 1
         features = th.randn(n_envs, 3)
         with th.no_grad():
@@ -346,9 +347,9 @@ class TestCell:
 
     def test_parts_of_larger_arrays(self, kind):
         rnn = KINDS[kind](3, 5)
-        cell = memory_of(rnn).compiled_step(kernels, rnn, 0)
+        cell = torch_layer(rnn).compiled_step(kernels, rnn, 0)
         states = (th.randn(1, 4, 10)[..., ::2], th.randn(5, 4, 1).permute(2, 1, 0))
-        states = states[: len(memory_of(rnn).state)]
+        states = states[: len(torch_layer(rnn).state)]
         starts, features = th.tensor([0, 0, 1, 0, 0, 0, 1, 1]).bool()[::2], th.randn(3, 4).t()
         with th.no_grad():
             expected, expected_states = memory_step(rnn, features, states, starts)
@@ -358,7 +359,7 @@ class TestCell:
 
     def test_is_the_windows_step_bit_for_bit(self, kind):
         rnn = KINDS[kind](3, 16)
-        cell, features = memory_of(rnn).compiled_step(kernels, rnn, 0), th.randn(4, 6, 3)
+        cell, features = torch_layer(rnn).compiled_step(kernels, rnn, 0), th.randn(4, 6, 3)
         starts = th.from_numpy(np.random.default_rng(0).random((4, 6)) < 0.3)
         with th.no_grad():
             outputs, leaving = memory_sequences(rnn, features, ResetLayout(starts))

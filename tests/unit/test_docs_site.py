@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import thrust_pomdp
+from thrust_pomdp import recurrent
 from thrust_pomdp.ppo import maskable
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ REFERENCE = {
 
 PUBLIC = {
     **{name: f"thrust_pomdp.{name}" for name in thrust_pomdp.__all__},
+    **{name: f"thrust_pomdp.recurrent.{name}" for name in recurrent.__all__},
     **{
         name: f"thrust_pomdp.ppo.maskable.{name}"
         for name in maskable.__all__

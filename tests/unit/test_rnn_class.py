@@ -95,9 +95,9 @@ class TestWindows:
         (initial,) = buffer.initial_state.pi
         assert np.array_equal(buffer.hidden[0], initial.numpy())
         assert initial.any()
-        with pytest.raises(ValueError, match=r"cell belongs to an LSTM.* is hidden alone"):
+        with pytest.raises(ValueError, match=r"^cell is no part .* are hidden, critic_hidden"):
             buffer.cell  # noqa: B018
-        with pytest.raises(ValueError, match=r"critic_cell belongs.* is critic_hidden alone"):
+        with pytest.raises(ValueError, match=r"^critic_cell is no part"):
             buffer.critic_cell  # noqa: B018
 
 
@@ -227,7 +227,7 @@ class TestTraining:
 class TestRefusals:
     @pytest.mark.parametrize("rnn_class", ["GRU", nn.Linear, nn.GRUCell, None])
     def test_other_classes(self, rnn_class):
-        with pytest.raises(ValueError, match="rnn_class must be nn.LSTM, nn.GRU or nn.RNN, got"):
+        with pytest.raises(ValueError, match="rnn_class must be nn.LSTM, .* or a subclass"):
             make_model(policy_kwargs={"rnn_class": rnn_class})
 
     def test_a_nonlinearity_where_there_is_no_choice(self):

@@ -9,9 +9,10 @@ from torch import nn
 
 from thrust_pomdp.recurrent import sequences
 from thrust_pomdp.recurrent.compiled import load_kernels
-from thrust_pomdp.recurrent.memory import memory_of, memory_sequences, memory_step
+from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
 from thrust_pomdp.recurrent.segments import Segments
 from thrust_pomdp.recurrent.sequences import ResetLayout, lstm_extended_rows, zero_states
+from thrust_pomdp.recurrent.torch_layers import torch_layer
 
 N_SEQ, N_STEPS, N_FEATURES, HIDDEN = 4, 13, 3, 8
 
@@ -61,7 +62,7 @@ def make_inputs(
     features = th.randn(N_SEQ, N_STEPS, N_FEATURES, dtype=dtype, requires_grad=True)
     states = tuple(
         th.randn(rnn.num_layers, N_SEQ, HIDDEN, dtype=dtype, requires_grad=True)
-        for _ in memory_of(rnn).state
+        for _ in torch_layer(rnn).state
     )
     return features, states
 

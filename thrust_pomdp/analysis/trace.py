@@ -29,7 +29,7 @@ from thrust_pomdp.ppo.maskable.policies import MaskableRecurrentActorCriticPolic
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
 from thrust_pomdp.ppo.resuming import lent_statistics
-from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates
 from thrust_pomdp.vec_env.layer import check_venv
 from thrust_pomdp.vec_env.previous import layers, original_rewards
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo
@@ -50,11 +50,9 @@ class Trace:
         where single components are told of, or a dict by key; None where no environment tells
     :param env_states: the environments' ``info["state"]``, ``[n_steps, n_envs, ...]``; None where
         one does not tell it
-    :param hidden: the actor's hidden state after the observation, ``[n_steps, n_layers, n_envs,
-        hidden]``; what it acts by
-    :param cell: its cell state; None where the memory has none
-    :param critic_hidden: the critic's; None where the critic has no memory of its own
-    :param critic_cell: likewise
+    :param states: the actor's state after the observation, what it acts by: its parts by name,
+        ``[n_steps, n_layers, n_envs, ...]``
+    :param critic_states: the critic's; None where the critic has no memory of its own
     :param values: estimated from the observation on, ``[n_steps, n_envs]``
     :param log_prob: of the actions drawn, ``[n_steps, n_envs]``
     :param probabilities: of each action, ``[n_steps, n_envs, n_actions]``; of MultiDiscrete actions
@@ -73,16 +71,41 @@ class Trace:
     episode_starts: NDArray[np.bool_]
     blanked: Any
     env_states: Array | None
-    hidden: Array
-    cell: Array | None
-    critic_hidden: Array | None
-    critic_cell: Array | None
+    states: dict[str, Array]
+    critic_states: dict[str, Array] | None
     values: Array
     log_prob: Array
     probabilities: Any
     mean: Array | None
     std: Array | None
     action_masks: NDArray[np.bool_] | None = None
+
+    @property
+    def hidden(self) -> Array:
+        """The actor's hidden state, ``[n_steps, n_layers, n_envs, hidden]``.
+
+        :raises ValueError: if the memory is one of its own, without a part of this name
+        """
+        if "hidden" not in self.states:
+            raise ValueError(
+                f"hidden is no part of this memory's state: states has {', '.join(self.states)}"
+            )
+        return self.states["hidden"]
+
+    @property
+    def cell(self) -> Array | None:
+        """The actor's cell state; None where the memory has none."""
+        return self.states.get("cell")
+
+    @property
+    def critic_hidden(self) -> Array | None:
+        """The critic's hidden state; None where it has no memory of its own, or no such part."""
+        return (self.critic_states or {}).get("hidden")
+
+    @property
+    def critic_cell(self) -> Array | None:
+        """The critic's cell state; None where it has no memory of its own, or no such part."""
+        return (self.critic_states or {}).get("cell")
 
     @property
     def blind(self) -> NDArray[np.bool_]:
@@ -230,13 +253,15 @@ def _act(
     actions, values, log_prob, states = policy.forward(tensor, states, start_flags, deterministic)
     row["actions"] = _for_env(policy, _array(actions))
     row["values"], row["log_prob"] = _array(values).reshape(-1), _array(log_prob)
-    # A memory is a tuple of tensors: hidden state and, of an LSTM, cell state.
-    row["hidden"], row["cell"] = [*map(_array, states.pi), None][:2]
+    pi_names, vf_names = policy.state_names()
+    row["states"] = _by_name(pi_names, states.pi)
     has_own = states.vf is not states.pi
-    row["critic_hidden"], row["critic_cell"] = [
-        *(map(_array, states.vf) if has_own else [None]), None,
-    ][:2]  # fmt: skip
+    row["critic_states"] = _by_name(vf_names, states.vf) if has_own else None
     return row, states
+
+
+def _by_name(names: tuple[str, ...], states: LSTMState) -> dict[str, Array]:
+    return {name: _array(part) for name, part in zip(names, states, strict=False)}
 
 
 @contextmanager

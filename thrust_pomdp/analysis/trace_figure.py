@@ -285,7 +285,8 @@ def _draw_gaussian(axes: Any, at: NDArray[np.intp], mean: Floats, std: Floats) -
 
 
 def _draw_hidden(figure: Figure, axes: Any, view: _View) -> None:
-    hidden = view.trace.hidden[view.rows, -1, view.env]
+    name, states = _shown_part(view.trace)
+    hidden = states[view.rows, -1, view.env].reshape(len(view.at), -1).astype(float)
     units = hidden[:, _order(hidden)].T
     # A few units that saturate would leave all others pale.
     most = max(float(np.quantile(np.abs(units), 0.99)), 1e-6)
@@ -299,9 +300,16 @@ def _draw_hidden(figure: Figure, axes: Any, view: _View) -> None:
     # Shading would hide what is shown: blank frames are a bar above it.
     for step in view.at[view.blind].tolist():
         axes.axvspan(step - 0.5, step + 0.5, 1.0, 1.03, color="0.2", linewidth=0, clip_on=False)
-    axes.set_ylabel(f"hidden units\n(layer {view.trace.hidden.shape[1]}, sorted)", size=11)
+    axes.set_ylabel(f"{name} units\n(layer {states.shape[1]}, sorted)", size=11)
     axes.set_xlabel("step of the episode; shaded: blank frames", size=11)
     axes.tick_params(labelsize=11)
+
+
+def _shown_part(trace: Trace) -> tuple[str, Floats]:
+    """Return name and numbers of the part of the memory to draw: the first that holds reals."""
+    parts = trace.states.items()
+    reals = (part for part in parts if np.issubdtype(part[1].dtype, np.floating))
+    return next(reals, next(iter(parts)))
 
 
 def _order(hidden: Floats) -> NDArray[np.intp]:

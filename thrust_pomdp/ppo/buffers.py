@@ -32,7 +32,7 @@ from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
 from thrust_pomdp.ppo.recorded_states import RecordedStates
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch, map_states
 from thrust_pomdp.ppo.subsequences import StatesAfter, Subsequences
-from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates
+from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates, zero_states
 from thrust_pomdp.settings import check_device
 
 Array = NDArray[Any]
@@ -171,7 +171,7 @@ class _SequenceStorage(RecordedStates):
         :param value: the critic's estimate, ``n_envs`` numbers
         :param log_prob: log-probability of the action, ``[n_envs]``
         :param lstm_states: the states that **entered** the step, each ``[n_layers, n_envs,
-            hidden]``. The window's first ones are kept for training; all of them with
+            ...]``. The window's first ones are kept for training; all of them with
             ``record_states=True``.
         :raises ValueError: if the window is full, if the states have another number of
             environments, or if they are missing while states are recorded
@@ -217,13 +217,7 @@ class _SequenceStorage(RecordedStates):
             self._cut.keep(self.pos, states)
         if not self.record_states:
             return
-        named = [*zip(("hidden", "cell"), states.pi, strict=False),
-                 *zip(("critic_hidden", "critic_cell"), states.vf, strict=False)]  # fmt: skip
-        for name, tensor in named:
-            if name not in self._recorded:
-                shape = (self.buffer_size, *tensor.shape)
-                self._recorded[name] = np.zeros(shape, dtype=np.float32)
-            self._recorded[name][self.pos] = _on_host(tensor)
+        self._record(self.pos, states)
 
     @property
     def initial_state(self) -> RNNStates | None:
@@ -265,9 +259,9 @@ class _SequenceStorage(RecordedStates):
         self.episode_start_carry = ended.copy()
         self._carried_state = None
         if final_state is not None:
-            where = th.from_numpy(ended).to(final_state.pi[0].device)[None, :, None]
+            where = th.from_numpy(ended).to(final_state.pi[0].device)
             self._carried_state = map_states(
-                final_state, lambda tensor: tensor.detach().masked_fill(where, 0.0)
+                final_state, lambda part: zero_states((part.detach(),), where)[0]
             )
 
     def compute_returns_and_advantage(
@@ -407,7 +401,7 @@ class _SequenceStorage(RecordedStates):
             return None
 
         def zeros(state: th.Tensor) -> th.Tensor:
-            sizes = (state.shape[0], n_seq, state.shape[2])
+            sizes = (state.shape[0], n_seq, *state.shape[2:])
             return th.zeros(sizes, dtype=state.dtype, device=self.device)
 
         return map_states(self._entering, zeros)
@@ -459,7 +453,8 @@ class RecurrentRolloutBuffer(_SequenceStorage, RolloutBuffer):
     :param gamma: discount factor
     :param n_envs: number of environments
     :param record_states: keep the recurrent states of every step (``hidden``, ``cell``,
-        ``critic_hidden``, ``critic_cell``), not only those that entered the window
+        ``critic_hidden``, ``critic_cell``; ``recorded(name)`` of any memory), not only those that
+        entered the window
     :raises ValueError: if ``buffer_size`` or ``n_envs`` is below 1
     """
 

@@ -22,6 +22,7 @@ from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
+from thrust_pomdp.recurrent.protocol import Memory
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged, wrappers_of_kind
 
 #: Side of the smallest image that the three layers of SB3's NatureCNN make something of.
@@ -305,7 +306,8 @@ def warn_of_training_mode(policy: RecurrentActorCriticPolicy) -> None:
     PPO's ratio is then not 1 before the first update: the log-probabilities that training computes
     are those of another network. Dropout of ``lstm_kwargs`` has been warned of already.
     """
-    told = (policy.lstm_actor, policy.lstm_critic) if policy.lstm_kwargs.get("dropout") else ()
+    is_told = policy.lstm_kwargs.get("dropout") and isinstance(policy.lstm_actor, nn.RNNBase)
+    told = (policy.lstm_actor, policy.lstm_critic) if is_told else ()
     names = [
         f"{name or 'the policy'} ({type(module).__name__})"
         for name, module in policy.named_modules()
@@ -332,9 +334,11 @@ def depends_on_mode(module: nn.Module) -> bool:
     if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.RReLU)):
         return True
     # A user's own: one that asks in which mode it is.
-    code = getattr(type(module).forward, "__code__", None)
-    is_torchs = type(module).__module__.startswith("torch.nn.modules")
-    return not is_torchs and "training" in getattr(code, "co_names", ())
+    if type(module).__module__.startswith("torch.nn.modules"):
+        return False
+    methods = ("forward", "step", "windows") if isinstance(module, Memory) else ("forward",)
+    codes = (getattr(getattr(type(module), name), "__code__", None) for name in methods)
+    return any("training" in getattr(code, "co_names", ()) for code in codes)
 
 
 _FORWARDS = (nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward)

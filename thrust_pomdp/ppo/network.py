@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch as th
@@ -32,10 +33,10 @@ from thrust_pomdp.ppo.distributions import (
     PlainDiagGaussianDistribution,
 )
 from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
-from thrust_pomdp.recurrent.memory import MEMORIES
-from thrust_pomdp.recurrent.sequences import (
-    RNNStates,
-)
+from thrust_pomdp.recurrent.memory import state_names
+from thrust_pomdp.recurrent.protocol import Memory, is_memory_class, options_of
+from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates
+from thrust_pomdp.recurrent.torch_layers import TORCH_LAYERS
 from thrust_pomdp.settings import check_policy_arguments
 
 
@@ -70,15 +71,13 @@ class RecurrentNetwork(ActorCriticPolicy):
         enable_critic_lstm: bool = True,
         lstm_kwargs: dict[str, Any] | None = None,
         shared_lstm_critic_gradient: bool = False,
-        rnn_class: type[nn.RNNBase] = nn.LSTM,
+        rnn_class: type[nn.RNNBase] | type[Memory] = nn.LSTM,
         forget_bias: float = 0.0,
         layer_norm: bool = False,
     ) -> None:
         if shared_lstm_critic_gradient:
             shared_lstm, enable_critic_lstm = True, False
-        if rnn_class not in MEMORIES:
-            raise ValueError(f"rnn_class must be nn.LSTM, nn.GRU or nn.RNN, got {rnn_class!r}")
-        memory = MEMORIES[rnn_class]
+        options = _options_of(rnn_class)
         check_policy_arguments(
             flags={
                 "ortho_init": ortho_init,
@@ -110,14 +109,15 @@ class RecurrentNetwork(ActorCriticPolicy):
             shared_lstm,
             enable_critic_lstm,
             lstm_kwargs,
-            memory.options,
+            options,
+            is_own=is_memory_class(rnn_class),
         )
         if shared_lstm and not share_features_extractor:
             raise ArgumentError(
                 "shared_lstm=True needs share_features_extractor=True: one LSTM cannot read two "
                 "sets of features"
             )
-        check_forget_bias(forget_bias, memory.state, lstm_kwargs)
+        check_forget_bias(forget_bias, rnn_class is nn.LSTM, lstm_kwargs)
         self.encoder_arch, net_arch = split_net_arch(net_arch)
         self.lstm_output_dim = lstm_hidden_size
         self.layer_norm = check_flag("layer_norm", layer_norm)
@@ -143,10 +143,11 @@ class RecurrentNetwork(ActorCriticPolicy):
             optimizer_kwargs,
         )
         self.lstm_kwargs = {
-            key: value for key, value in (lstm_kwargs or {}).items() if key in memory.options
+            key: value
+            for key, value in (lstm_kwargs or {}).items()
+            if options is None or key in options
         }
         self.rnn_class = rnn_class
-        self.memory = memory
         self.forget_bias = float(forget_bias)
         self.shared_lstm_critic_gradient = shared_lstm_critic_gradient
         #: Shape of one environment's hidden state, ``(n_lstm_layers, 1, lstm_hidden_size)``.
@@ -164,18 +165,21 @@ class RecurrentNetwork(ActorCriticPolicy):
         self._stateless_calls = 0
         self._warned_of_forgotten_state = False
 
-    def _make_lstm(self, extractor: BaseFeaturesExtractor) -> nn.RNNBase:
+    def _make_lstm(self, extractor: BaseFeaturesExtractor) -> nn.Module:
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         # For MultiDiscrete observations SB3's features_dim is a NumPy integer.
         n_features = int(extractor.features_dim)
         make: Any = self.rnn_class  # the base class lists other arguments
-        lstm: nn.RNNBase = make(n_features, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        lstm: nn.Module = make(n_features, hidden_size, num_layers=n_layers, **self.lstm_kwargs)
+        if isinstance(lstm, Memory):
+            _check_made(lstm, n_features, hidden_size, n_layers)
+            return lstm  # its first weights are what its class made of them
         if self.ortho_init:
             for name, parameter in lstm.named_parameters():
                 if name.startswith("bias"):
                     nn.init.zeros_(parameter)
                 else:
-                    for gate in parameter.data.chunk(self.memory.n_gates):
+                    for gate in parameter.data.chunk(TORCH_LAYERS[self.rnn_class].n_gates):
                         nn.init.orthogonal_(gate)
         if self.forget_bias:
             forget = slice(hidden_size, 2 * hidden_size)  # the second of torch's gates
@@ -245,9 +249,59 @@ class RecurrentNetwork(ActorCriticPolicy):
 
     def zero_states(self, n_envs: int) -> RNNStates:
         """Return the states of ``n_envs`` environments that remember nothing."""
+        pi = self._zero_state(self.lstm_actor, n_envs)
+        return RNNStates(
+            pi, pi if self.lstm_critic is None else self._zero_state(self.lstm_critic, n_envs)
+        )
+
+    def _zero_state(self, rnn: nn.Module, n_envs: int) -> LSTMState:
+        if isinstance(rnn, Memory):
+            return rnn.initial_state(n_envs)
         n_layers, _, hidden_size = self.lstm_hidden_state_shape
         # A program may have changed torch's default type since the weights were made.
-        dtype = next((p.dtype for p in self.lstm_actor.parameters()), th.get_default_dtype())
+        dtype = next((p.dtype for p in rnn.parameters()), th.get_default_dtype())
         zeros = th.zeros(n_layers, n_envs, hidden_size, dtype=dtype, device=self.device)
-        pi, vf = ((zeros,) * len(self.memory.state) for _ in range(2))
-        return RNNStates(pi, vf if self.enable_critic_lstm else pi)
+        return (zeros,) * len(self._state_names(rnn))
+
+    def state_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the parts of the actor's state and of the critic's."""
+        pi = self._state_names(self.lstm_actor)
+        return pi, pi if self.lstm_critic is None else self._state_names(self.lstm_critic)
+
+    def _state_names(self, rnn: nn.Module) -> tuple[str, ...]:
+        """Return the names of what a memory remembers."""
+        if isinstance(rnn, (Memory, nn.RNNBase)):
+            return state_names(rnn)
+        # A module that a program put in the place of a layer is called as that one would be.
+        return TORCH_LAYERS.get(self.rnn_class, TORCH_LAYERS[nn.LSTM]).state
+
+
+def _options_of(rnn_class: Any) -> tuple[str, ...] | None:
+    """Return what ``lstm_kwargs`` may contain, None for anything.
+
+    :raises ValueError: for what is no class of memories
+    """
+    if is_memory_class(rnn_class):
+        if inspect.isabstract(rnn_class):
+            missing = " and ".join(sorted(rnn_class.__abstractmethods__))
+            raise ArgumentError(f"rnn_class must define {missing}, which {rnn_class!r} does not")
+        return options_of(rnn_class)
+    if rnn_class not in TORCH_LAYERS:
+        raise ArgumentError(
+            "rnn_class must be nn.LSTM, nn.GRU, nn.RNN or a subclass of "
+            f"thrust_pomdp.recurrent.Memory, got {rnn_class!r}"
+        )
+    return TORCH_LAYERS[rnn_class].options
+
+
+def _check_made(memory: Memory, *sizes: int) -> None:
+    """Refuse a memory of other sizes than were asked for.
+
+    :raises ValueError: naming them
+    """
+    made = (memory.input_size, memory.hidden_size, memory.num_layers)
+    if made != sizes:
+        raise ArgumentError(
+            f"rnn_class must make a memory with (input_size, hidden_size, num_layers) = {sizes}, "
+            f"{type(memory).__name__} made one with {made}"
+        )

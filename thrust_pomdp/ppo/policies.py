@@ -31,6 +31,7 @@ from thrust_pomdp.ppo.distributions import (
 )
 from thrust_pomdp.ppo.prediction import PredictingPolicy
 from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
+from thrust_pomdp.recurrent.protocol import Memory
 from thrust_pomdp.recurrent.sequences import (
     LSTMState,
     ResetLayout,
@@ -78,9 +79,11 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
     :param n_lstm_layers: number of LSTM layers
     :param shared_lstm: one LSTM for actor and critic
     :param enable_critic_lstm: a separate LSTM for the critic
-    :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``; of ``nn.RNN`` ``nonlinearity`` too
-    :param rnn_class: ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``; the names with ``lstm`` in them, which
-        are ``sb3_contrib``'s, then mean that layer
+    :param lstm_kwargs: ``bias`` and ``dropout`` of ``nn.LSTM``; of ``nn.RNN`` ``nonlinearity`` too;
+        whatever a memory of one's own takes
+    :param rnn_class: ``nn.LSTM``, ``nn.GRU``, ``nn.RNN``, or a subclass of
+        :class:`thrust_pomdp.recurrent.Memory`; the names with ``lstm`` in them, which are
+        ``sb3_contrib``'s, then mean that memory
     :param forget_bias: initial bias of an LSTM's forget gate (the sum of torch's two)
     :param layer_norm: layer normalisation of what the memory gives to each head
     :param shared_lstm_critic_gradient: let the value loss train the shared LSTM too; implies
@@ -93,7 +96,7 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
         features: th.Tensor,
         lstm_states: LSTMState,
         episode_starts: th.Tensor,
-        lstm: nn.RNNBase,
+        lstm: nn.Module,
     ) -> tuple[th.Tensor, LSTMState]:
         """Run the memory over the features: one step, or whole sequences where there are more rows.
 
@@ -271,7 +274,8 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
     def _has_torch_layers(self) -> bool:
         """Tell whether the layers themselves know what zeros to start from."""
         return all(
-            isinstance(m, (nn.RNNBase, type(None))) for m in (self.lstm_actor, self.lstm_critic)
+            isinstance(m, (nn.RNNBase, Memory, type(None)))
+            for m in (self.lstm_actor, self.lstm_critic)
         )
 
     def auxiliary_loss(self) -> th.Tensor | None:

@@ -17,9 +17,8 @@ from thrust_pomdp.arguments import (
 from thrust_pomdp.errors import MEMORY_IS_KEPT, ArgumentError, warn_user
 from thrust_pomdp.observations import check_finite_obs
 from thrust_pomdp.ppo.network import RecurrentNetwork
-from thrust_pomdp.recurrent.sequences import (
-    LSTMState,
-)
+from thrust_pomdp.recurrent.protocol import Memory
+from thrust_pomdp.recurrent.sequences import LSTMState
 
 #: So many calls of ``predict`` without a state are no accident.
 _STATELESS_CALLS = 10
@@ -56,7 +55,8 @@ class PredictingPolicy(RecurrentNetwork):
 
         :param observation: one observation or ``[n_envs, *obs_shape]``
         :param state: hidden and cell state of an LSTM, each ``[n_layers, n_envs, hidden]``, or the
-            state of a GRU or plain RNN, one such array; None for zeros
+            state of a GRU or plain RNN, one such array; of a memory of one's own its parts, or the
+            only one; None for zeros
         :param episode_start: ``[n_envs]``, true where memory is to be cleared first; default none
         :param deterministic: take the most likely action instead of sampling
         :return: the actions and the new state
@@ -127,24 +127,37 @@ class PredictingPolicy(RecurrentNetwork):
     def _states_to_tensors(
         self, state: NDArray[Any] | tuple[NDArray[Any], ...] | None, n_envs: int
     ) -> LSTMState:
-        n_layers, _, hidden_size = self.lstm_hidden_state_shape
-        shape = (n_layers, n_envs, hidden_size)
+        zeros = self.zero_states(n_envs).pi
         if state is None:
-            return self.zero_states(n_envs).pi
+            return zeros
         # A pair in one array is a pair.
-        is_pair = isinstance(state, (tuple, list)) or np.ndim(state) == 4
-        parts: Any = state if is_pair else (state,)
+        is_whole = isinstance(state, (tuple, list)) or np.ndim(state) > zeros[0].ndim
+        parts: Any = state if is_whole else (state,)
         shapes = [np.shape(part) for part in parts]
-        if shapes != [shape] * len(self.memory.state):
-            pair = len(self.memory.state) > 1
-            raise ValueError(
-                f"state must be the {'(hidden, cell) pair' if pair else 'array'} that predict() "
-                f"returned, {'each ' if pair else ''}of shape (n_layers, n_envs, hidden) = {shape} "
-                f"for {n_envs} observation(s), got {shapes}"
-            )
+        if shapes != [tuple(part.shape) for part in zeros]:
+            raise ValueError(f"{self._expected_state(zeros)}, got {shapes}")
         if not all(np.isfinite(part).all() for part in parts):
             raise ValueError("state must be finite: the weights or an observation have spoilt it")
-        return tuple(th.as_tensor(p, dtype=th.float32, device=self.device) for p in parts)
+        return tuple(
+            th.as_tensor(part, dtype=zero.dtype, device=zero.device)
+            for part, zero in zip(parts, zeros, strict=True)
+        )
+
+    def _expected_state(self, zeros: LSTMState) -> str:
+        """Say what a state must be."""
+        names, n_envs = self._state_names(self.lstm_actor), zeros[0].shape[1]
+        first = tuple(zeros[0].shape)
+        if isinstance(self.lstm_actor, Memory):
+            shapes = ", ".join(
+                f"{name} {tuple(part.shape)}" for name, part in zip(names, zeros, strict=True)
+            )
+            return f"state must be what predict() returned, {shapes} for {n_envs} observation(s)"
+        pair = len(names) > 1
+        return (
+            f"state must be the {'(hidden, cell) pair' if pair else 'array'} that predict() "
+            f"returned, {'each ' if pair else ''}of shape (n_layers, n_envs, hidden) = {first} "
+            f"for {n_envs} observation(s)"
+        )
 
     def _starts_to_tensor(self, episode_start: NDArray[Any] | None, n_envs: int) -> th.Tensor:
         if episode_start is None:

@@ -37,8 +37,9 @@ from thrust_pomdp.recurrent.compiled import (
     load_kernels,
 )
 from thrust_pomdp.recurrent.encoder import Encoder
-from thrust_pomdp.recurrent.memory import memory_of, memory_step
+from thrust_pomdp.recurrent.memory import memory_step
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
+from thrust_pomdp.recurrent.torch_layers import torch_layer
 
 #: (obs, states, episode starts) -> (actions, values, log-probabilities, states)
 Step = Callable[[Any, RNNStates, th.Tensor], tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]]
@@ -201,12 +202,12 @@ def _make_extractor(extractor: nn.Module) -> Callable[[dict[str, th.Tensor]], th
     return extract
 
 
-def _make_cell(rnn: nn.RNNBase, alone: bool) -> Cell:
+def _make_cell(rnn: nn.Module, alone: bool) -> Cell:
     """Return one recurrent layer's step."""
     if against_compiled_cell(rnn, alone) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return memory_of(rnn).compiled_step(kernels, rnn, 0, compare=not alone)
+        return torch_layer(rnn).compiled_step(kernels, rnn, 0, compare=not alone)
     return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
 
@@ -232,7 +233,7 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     return act
 
 
-def against_compiled_cell(rnn: nn.RNNBase, alone: bool = False) -> str | None:
+def against_compiled_cell(rnn: Any, alone: bool = False) -> str | None:
     """Say why a recurrent layer's step is torch's and not a compiled loop.
 
     :param alone: nobody else can change weights between steps, so that none are compared

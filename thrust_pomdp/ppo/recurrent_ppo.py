@@ -226,6 +226,7 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         length = self._cut_length()
         if length is not None or self.sequence_length is not None:
             self.rollout_buffer.cut_windows(length or self.n_steps, self.burn_in)
+        self.rollout_buffer.state_names = self.policy.state_names()
         self._last_lstm_states = self.policy.zero_states(self.n_envs)
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.

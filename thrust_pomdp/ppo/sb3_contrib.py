@@ -219,8 +219,10 @@ def to_sb3_contrib(model: RecurrentPPO) -> sb3_contrib.RecurrentPPO:
 def _check_theirs_has_it(policy: RecurrentActorCriticPolicy) -> None:
     """Refuse what the other library's networks do not consist of."""
     if policy.rnn_class is not nn.LSTM:
+        is_torchs = issubclass(policy.rnn_class, nn.RNNBase)
+        name = f"{'nn.' if is_torchs else ''}{policy.rnn_class.__name__}"
         raise ValueError(
-            f"model must have rnn_class=nn.LSTM, got nn.{policy.rnn_class.__name__}: "
+            f"model must have rnn_class=nn.LSTM, got {name}: "
             "sb3_contrib's policies have an LSTM or nothing"
         )
     if policy.layer_norm or policy.encoder_arch:

@@ -17,7 +17,7 @@ from thrust_pomdp.observations import map_obs
 from thrust_pomdp.ppo.buffers import RecurrentRolloutBuffer
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch, combine_states
-from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.recurrent.sequences import RNNStates, rows_of_state
 
 
 def minibatches(
@@ -54,8 +54,11 @@ def burned_in(policy: RecurrentActorCriticPolicy, batch: SequenceBatch) -> Seque
     assert stored is not None
     run = states_after(policy, obs, stored, episode_starts)
     # First subsequences are run along with others' steps, so that sizes are always the same.
-    where = is_first[None, :, None]
-    states = combine_states(lambda before, after: th.where(where, before, after), stored, run)
+
+    def choose(before: th.Tensor, after: th.Tensor) -> th.Tensor:
+        return th.where(rows_of_state(is_first, before), before, after)
+
+    states = combine_states(choose, stored, run)
     return batch._replace(initial_state=states, burn_in=None)
 
 
@@ -70,7 +73,7 @@ def states_after(
 
     :param policy: the policy; training mode is off while it runs
     :param obs: ``[n_seq, n_steps, *obs_shape]``, or a dict of such
-    :param states: the states that enter the first step, each ``[n_layers, n_seq, hidden]``
+    :param states: the states that enter the first step, each ``[n_layers, n_seq, ...]``
     :param episode_starts: ``[n_seq, n_steps]``, bool
     """
     was_training = policy.training

@@ -1,217 +1,51 @@
-"""The kinds of memory a policy can have: LSTM, GRU and plain RNN, behind the same functions.
+"""One step of a policy's memory, and whole windows of it, whatever kind of memory it is.
 
-Each is a layer of torch's, whose state is a tuple: ``(h, c)`` for an LSTM, ``(h,)`` for the others.
 :func:`memory_step` advances it by one step, as needed while collecting; :func:`memory_sequences`
 runs it over whole windows in which episodes end, as needed in training. Both are exact, forward
-and backward: what a loop with state zeroing gives.
+and backward: what a loop with state zeroing gives. There are three kinds:
 
-Axes: windows ``[n_seq, n_steps, ...]``, parts of a state ``[n_layers, n_seq, hidden]``.
+* torch's LSTM, GRU and plain RNN (:mod:`thrust_pomdp.recurrent.torch_layers`), by torch's functions
+  or compiled loops where the gate allows it;
+* a :class:`~thrust_pomdp.recurrent.protocol.Memory` of a user's own, by its step and its windows;
+* any other module that a program put in place of a layer, by calling it as ``sb3_contrib`` does.
+
+Axes: windows ``[n_seq, n_steps, ...]``, parts of a state ``[n_layers, n_seq, ...]``.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch as th
 from torch import nn
 
 from thrust_pomdp import gate
 from thrust_pomdp.recurrent.compiled import against_loops, kernels_for
-from thrust_pomdp.recurrent.compiled_memory import (
-    CompiledCell,
-    GRURows,
-    LSTMRows,
-    RNNRows,
-    gru_weights,
-    transposed_weights,
-)
-from thrust_pomdp.recurrent.sequences import (
-    LSTMState,
-    ResetLayout,
-    dropout,
-    layer_weights,
-    lstm_extended_rows,
-    zero_states,
-)
+from thrust_pomdp.recurrent.protocol import Memory
+from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, dropout, zero_states
+from thrust_pomdp.recurrent.torch_layers import all_weights, torch_layer
 
 
-class Memory(ABC):
-    """What the functions below and the policies need to know of a class of layers.
+def state_names(rnn: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parts of a memory's state, ``("hidden", "cell")`` of an LSTM."""
+    if isinstance(rnn, Memory):
+        return tuple(part.name for part in rnn.state_parts())
+    return ("hidden",) if isinstance(rnn, (nn.GRU, nn.RNN)) else ("hidden", "cell")
 
-    :cvar n_gates: square blocks in the recurrent weights
-    :cvar state: names of the state's parts
-    :cvar options: the layer's arguments that ``lstm_kwargs`` may give
+
+def initial_state(rnn: nn.Module, n_envs: int) -> LSTMState:
+    """Return the state of environments that remember nothing.
+
+    :param rnn: a memory, or a module of the kind of torch's layers
     """
-
-    n_gates: ClassVar[int]
-    state: ClassVar[tuple[str, ...]]
-    options: ClassVar[tuple[str, ...]] = ("bias", "dropout")
-
-    @abstractmethod
-    def step(self, rnn: Any, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
-        """Advance one layer by one step, by torch's operations.
-
-        :param features: ``[n_envs, features]``
-        :param state: ``[n_envs, hidden]`` each; so is the new one, its first part is the output
-        """
-
-    @abstractmethod
-    def compiled_step(
-        self, kernels: ModuleType, rnn: Any, layer: int, compare: bool = True
-    ) -> CompiledCell:
-        """Return one layer's compiled step.
-
-        :param compare: the weights at each step, since somebody may change them
-        """
-
-    @abstractmethod
-    def sequences(
-        self, rnn: Any, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
-    ) -> tuple[th.Tensor, LSTMState]:
-        """Run all layers over whole windows, by torch's operations."""
-
-    @abstractmethod
-    def compiled_rows(
-        self, kernels: ModuleType, rnn: Any, layer: int, *inputs: th.Tensor
-    ) -> tuple[th.Tensor, ...]:
-        """Run one layer over whole windows, compiled.
-
-        :param inputs: features, episode starts, and the parts of the state
-        :return: outputs ``[n_seq, n_steps, hidden]``, and the parts of the last state
-        """
-
-
-class _LSTM(Memory):
-    n_gates = 4
-    state = ("hidden", "cell")
-
-    def step(self, rnn: nn.LSTM, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
-        # The fused cell costs half of an nn.LSTM call on one step.
-        return th.lstm_cell(features, state, *layer_weights(rnn, layer))
-
-    def compiled_step(
-        self, kernels: ModuleType, rnn: nn.LSTM, layer: int, compare: bool = True
-    ) -> CompiledCell:
-        memory, weights = kernels.memory, layer_weights(rnn, layer)
-        return CompiledCell(
-            memory.lstm_step, transposed_weights, memory.unchanged if compare else None, weights
-        )
-
-    def sequences(
-        self, rnn: nn.LSTM, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
-    ) -> tuple[th.Tensor, LSTMState]:
-        return lstm_extended_rows(rnn, features, layout, states)
-
-    def compiled_rows(
-        self, kernels: ModuleType, rnn: nn.LSTM, layer: int, *inputs: th.Tensor
-    ) -> tuple[th.Tensor, ...]:
-        rows: tuple[th.Tensor, ...] = LSTMRows.apply(  # type: ignore[no-untyped-call]
-            kernels, *inputs, *layer_weights(rnn, layer)
-        )
-        return rows
-
-
-class _HiddenOnly(Memory):
-    """A layer whose output is its whole state."""
-
-    state = ("hidden",)
-
-    @abstractmethod
-    def packed(self, rnn: Any, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
-        """Call torch's operation on packed sequences."""
-
-    def sequences(
-        self, rnn: nn.RNNBase, features: th.Tensor, layout: ResetLayout, states: LSTMState | None
-    ) -> tuple[th.Tensor, LSTMState]:
-        n_seq, n_steps, n_features = features.shape
-        segments = layout.segments
-        n_segments = int(segments.batch_sizes[0])
-        entering = features.new_zeros(rnn.num_layers, n_segments, rnn.hidden_size)
-        if states is not None:
-            (hidden,) = zero_states(states, layout.episode_starts[:, 0])
-            entering = entering.index_copy(1, segments.first, hidden)
-        rows = features.reshape(n_seq * n_steps, n_features).index_select(0, segments.steps)
-        output, hidden = self.packed(
-            rnn, rows, segments.batch_sizes, entering, _all_weights(rnn), rnn.bias,
-            rnn.num_layers, rnn.dropout, rnn.training, False,
-        )  # fmt: skip
-        outputs = output.index_select(0, segments.places).view(n_seq, n_steps, -1)
-        return outputs, (hidden.index_select(1, segments.last),)
-
-
-def _all_weights(rnn: Any) -> list[th.Tensor]:
-    return [weight for layer in range(rnn.num_layers) for weight in layer_weights(rnn, layer)]
-
-
-class _GRU(_HiddenOnly):
-    n_gates = 3
-
-    def step(self, rnn: nn.GRU, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
-        return (th.gru_cell(features, *state, *layer_weights(rnn, layer)),)
-
-    def compiled_step(
-        self, kernels: ModuleType, rnn: nn.GRU, layer: int, compare: bool = True
-    ) -> CompiledCell:
-        memory, weights = kernels.memory, layer_weights(rnn, layer)
-        return CompiledCell(
-            memory.gru_step, gru_weights, memory.unchanged if compare else None, weights
-        )
-
-    def packed(self, rnn: nn.GRU, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
-        return th.gru(*arguments)
-
-    def compiled_rows(
-        self, kernels: ModuleType, rnn: nn.GRU, layer: int, *inputs: th.Tensor
-    ) -> tuple[th.Tensor, ...]:
-        rows: tuple[th.Tensor, ...] = GRURows.apply(  # type: ignore[no-untyped-call]
-            kernels, *inputs, *layer_weights(rnn, layer)
-        )
-        return rows
-
-
-class _RNN(_HiddenOnly):
-    n_gates = 1
-    options = ("bias", "dropout", "nonlinearity")
-
-    def step(self, rnn: nn.RNN, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
-        cell = th.rnn_relu_cell if rnn.nonlinearity == "relu" else th.rnn_tanh_cell
-        return (cell(features, *state, *layer_weights(rnn, layer)),)
-
-    def compiled_step(
-        self, kernels: ModuleType, rnn: nn.RNN, layer: int, compare: bool = True
-    ) -> CompiledCell:
-        relu, memory = rnn.nonlinearity == "relu", kernels.memory
-
-        def lay_out(*weights: th.Tensor) -> tuple[Any, ...]:
-            return (*transposed_weights(*weights), relu)
-
-        weights = layer_weights(rnn, layer)
-        return CompiledCell(
-            memory.rnn_step, lay_out, memory.unchanged if compare else None, weights
-        )
-
-    def packed(self, rnn: nn.RNN, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
-        return (th.rnn_relu if rnn.nonlinearity == "relu" else th.rnn_tanh)(*arguments)
-
-    def compiled_rows(
-        self, kernels: ModuleType, rnn: nn.RNN, layer: int, *inputs: th.Tensor
-    ) -> tuple[th.Tensor, ...]:
-        rows: tuple[th.Tensor, ...] = RNNRows.apply(  # type: ignore[no-untyped-call]
-            kernels, rnn.nonlinearity == "relu", *inputs, *layer_weights(rnn, layer)
-        )
-        return rows
-
-
-#: By torch's class of layers.
-MEMORIES: dict[type[nn.RNNBase], Memory] = {nn.LSTM: _LSTM(), nn.GRU: _GRU(), nn.RNN: _RNN()}
-
-
-def memory_of(rnn: nn.Module) -> Memory:
-    """Return what is to be known of a layer of torch's."""
-    return MEMORIES[type(rnn)]  # type: ignore[index]
+    if isinstance(rnn, Memory):
+        return rnn.initial_state(n_envs)
+    layer: Any = rnn
+    like = next(rnn.parameters(), th.empty(0))
+    zeros = like.new_zeros(layer.num_layers, n_envs, layer.hidden_size)
+    return (zeros,) * len(state_names(rnn))
 
 
 def memory_step(
@@ -222,10 +56,13 @@ def memory_step(
     :param rnn: any number of layers; dropout between layers applies in training mode. What is no
         layer of torch's, or one that a program changed, is called (:func:`called_sequences`).
     :param features: ``[n_envs, features]``
-    :param states: the state before the step, its parts ``[n_layers, n_envs, hidden]``
+    :param states: the state before the step, its parts ``[n_layers, n_envs, ...]``
     :param episode_starts: ``[n_envs]``, bool; memory is zeroed first where true
     :return: the top layer's output ``[n_envs, hidden]`` and the state after the step
     """
+    if isinstance(rnn, Memory):
+        step: tuple[th.Tensor, LSTMState] = rnn(features, states, episode_starts)
+        return step
     is_transformed = gate.against_transforms() is not None
     # On most steps no episode starts; on a GPU asking would cost more than masking, and what is
     # traced must not branch.
@@ -239,7 +76,7 @@ def memory_step(
 
 def _torch_step(rnn: Any, features: th.Tensor, states: LSTMState) -> tuple[th.Tensor, LSTMState]:
     """Advance a layer of torch's by one step, by torch's cells."""
-    memory, output, leaving = memory_of(rnn), features, []
+    memory, output, leaving = torch_layer(rnn), features, []
     for layer in range(rnn.num_layers):
         if layer > 0:
             output = dropout(rnn, output)
@@ -273,19 +110,23 @@ def memory_sequences(
         zeros when None. Where the first step starts an episode it is zeroed.
     :return: the top layer's outputs ``[n_seq, n_steps, hidden]`` and the state after the last step
     """
+    if isinstance(rnn, Memory):
+        entering = initial_state(rnn, len(features)) if states is None else states
+        windows: tuple[th.Tensor, LSTMState] = rnn(features, entering, layout.episode_starts)
+        return windows
     if gate.against_transforms() or gate.against_layer(rnn):
         return called_sequences(rnn, features, layout.episode_starts, states)
     layer: Any = rnn
-    if against_loops(*_all_weights(layer)) is None:
+    if against_loops(*all_weights(layer)) is None:
         kernels = kernels_for(features, *(states or ()))
         if kernels is not None:
             return _compiled_sequences(kernels, layer, features, layout, states)
-    return memory_of(rnn).sequences(rnn, features, layout, states)
+    return torch_layer(rnn).sequences(rnn, features, layout, states)
 
 
 def against_compiled_memory(rnn: Any) -> str | None:
     """Say why a recurrent module is not run over whole windows by the compiled loops."""
-    return gate.against_layer(rnn) or against_loops(*_all_weights(rnn))
+    return gate.against_layer(rnn) or against_loops(*all_weights(rnn))
 
 
 def _compiled_sequences(
@@ -296,10 +137,9 @@ def _compiled_sequences(
     states: LSTMState | None,
 ) -> tuple[th.Tensor, LSTMState]:
     """Run a layer of torch's over whole windows, compiled."""
-    memory = memory_of(rnn)
+    memory = torch_layer(rnn)
     if states is None:
-        zeros = features.new_zeros(rnn.num_layers, len(features), rnn.hidden_size)
-        states = (zeros,) * len(memory.state)
+        states = initial_state(rnn, len(features))
     output, leaving = features, []
     for layer in range(rnn.num_layers):
         if layer > 0:
@@ -330,7 +170,7 @@ def called_sequences(
     :return: as :func:`memory_sequences`
     """
     if states is None:
-        states = _zeros_of(rnn, features)
+        states = initial_state(rnn, len(features))
     begins = [0, *(1 + step for step in _nonzero(episode_starts[:, 1:].any(dim=0)))]
     outputs = []
     for begin, end in itertools.pairwise([*begins, features.shape[1]]):
@@ -343,13 +183,6 @@ def called_sequences(
 def _nonzero(flags: th.Tensor) -> list[int]:
     steps: list[int] = flags.nonzero().flatten().tolist()
     return steps
-
-
-def _zeros_of(rnn: Any, features: th.Tensor) -> LSTMState:
-    """Return the state of a module of torch's kind that remembers nothing."""
-    sizes = (rnn.num_layers, len(features), rnn.hidden_size)
-    n_parts = 1 if isinstance(rnn, (nn.GRU, nn.RNN)) else 2
-    return (features.new_zeros(sizes),) * n_parts
 
 
 def _call(rnn: Any, features: th.Tensor, states: LSTMState) -> tuple[th.Tensor, LSTMState]:

@@ -18,7 +18,8 @@ input gate and opens the forget gate in the same way (``c = 1 * c + 0 * g``), so
 carry their last cell state to the end unchanged.
 
 The weight is chosen by the layer's own weights, large enough for whatever they add: a forget bias
-of 1e6 is reset too. Weights beyond 1e37 (float32) make it infinite, and all outputs NaN.
+of 1e6 is reset too. Weights beyond 1e37 (float32) make it infinite, and all outputs NaN. Features
+that are not finite spoil their row up to the window's end, not the episode's: 0 * NaN is NaN.
 
 Axes: windows ``[n_seq, n_steps, ...]``, recurrent states ``[n_layers, n_seq, hidden]``.
 """
@@ -38,8 +39,9 @@ from thrust_pomdp.gate import weight_names
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.segments import Segments
 
-#: The parts of a state, each ``[n_layers, n_seq, hidden]``: hidden and cell state of an LSTM, the
-#: hidden state alone of a GRU or a plain RNN.
+#: The parts of a state: hidden and cell state of an LSTM, the hidden state alone of a GRU or a
+#: plain RNN, each ``[n_layers, n_seq, hidden]``; what a memory of one's own says, ``[n_layers,
+#: n_seq, ...]``.
 LSTMState = tuple[th.Tensor, ...]
 
 #: sigmoid(-1e4) is exactly 0 and sigmoid(1e4) exactly 1, in float32 and float64.
@@ -52,8 +54,7 @@ _LENGTH_MULTIPLE = 8
 class RNNStates(NamedTuple):
     """Recurrent states of actor and critic, as ``sb3_contrib``'s class of that name.
 
-    :param pi: the actor's: hidden and cell state of an LSTM, the hidden state alone of a GRU or a
-        plain RNN; each ``[n_layers, n_envs, hidden]``
+    :param pi: the actor's, its parts ``[n_layers, n_envs, ...]``
     :param vf: the critic's; the actor's again where the critic has no memory of its own
     """
 
@@ -175,8 +176,15 @@ def _flatten(steps: th.Tensor) -> th.Tensor:
 
 def zero_states(states: LSTMState, where: th.Tensor) -> LSTMState:
     """Return the states with the rows named by ``where`` (``[n_seq]``, bool) set to zero."""
-    mask = where[None, :, None]
-    return tuple(part.masked_fill(mask, 0.0) for part in states)
+    return tuple(part.masked_fill(rows_of_state(where, part), 0) for part in states)
+
+
+def rows_of_state(rows: th.Tensor, part: th.Tensor) -> th.Tensor:
+    """Bring what is told of each environment, ``[n_seq]``, to the axes of a part of the state.
+
+    :param part: ``[n_layers, n_seq, ...]``
+    """
+    return rows.view(1, -1, *(1,) * (part.ndim - 2))
 
 
 def lstm_extended_rows(
