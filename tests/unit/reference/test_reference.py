@@ -42,7 +42,7 @@ from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import CartPoleTask, gains_for, stored_gains, task_of
 
 assert thrust_pomdp
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MASKED, FLICKERING = "MaskedCartPole-v0", "FlickeringCartPole-v0"
 BURST, BOTH = "BurstFlickeringCartPole-v0", "MaskedFlickeringCartPole-v0"
 SEMI = {"kinematics_integrator": "semi-implicit euler"}

@@ -133,7 +133,7 @@ class TestPoliciesOfTheirUsers:
         )  # fmt: skip
         file = io.BytesIO() if kind is io.BytesIO else kind(tmp_path / "theirs")
         model.save(file)
-        with pytest.warns(UserWarning, match="policy class is one of test_interop, .* not run"):
+        with pytest.warns(UserWarning, match=f"policy class is one of {__name__}, .* not run"):
             ours = from_sb3_contrib(file)
         weights = ours.policy.state_dict()
         for name, value in model.policy.state_dict().items():

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium.envs.registration import EnvSpec
+from instant_engine import spec
 from maskable_envs import ChangingMaskEnv
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import DummyVecEnv, unwrap_vec_normalize
@@ -40,12 +41,6 @@ from thrust_pomdp.experiment.training import (
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks
 from thrust_pomdp.reference import LADDER
-
-TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
-
-
-def spec(arm="lstm", seed=0, **kwargs) -> RunSpec:
-    return RunSpec(arm, "FlickeringCartPole-v0", seed, **{**TINY, **kwargs})
 
 
 def small(arm: str, env_id: str = "FlickeringCartPole-v0", **kwargs) -> RunSpec:

@@ -17,7 +17,7 @@ import yaml
 from thrust_pomdp import RecurrentPPO, make_vec_env
 from thrust_pomdp.experiment.commands import zoo
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rl-zoo.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "rl-zoo.md").read_text(encoding="utf-8")
 
 #: What the page says to put into mine.yml.
 (SETTINGS,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)

@@ -19,7 +19,7 @@ from readme_program import is_there
 from thrust_pomdp.experiment.commands.compare import parser
 from thrust_pomdp.reference import LADDER
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "tutorial.md"
 NOTEBOOK = DOCS / "tutorial.ipynb"
 

@@ -1,10 +1,11 @@
 """The Ray engine, against a real Ray that the test starts.
 
-pip install -e '.[ray]' && pytest -m external tests/unit/test_experiment_ray.py
+pip install -e '.[ray]' && pytest -m external tests/unit/experiment/test_ray_engine.py
 """
 
 from __future__ import annotations
 
+import instant_engine
 import pytest
 from tasks import DiesOnce
 
@@ -20,8 +21,6 @@ pytestmark = [
                                "ptionWarning"),
 ]  # fmt: skip
 
-TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
-
 
 @pytest.fixture(scope="module")
 def ray_engine():
@@ -32,7 +31,7 @@ def ray_engine():
 
 
 def spec(arm: str, seed: int = 0) -> RunSpec:
-    return RunSpec(arm, "FlickeringCartPole-v0", seed, evaluations=1, **TINY)
+    return instant_engine.spec(arm, seed, evaluations=1)
 
 
 def test_results_are_those_of_the_local_engine_bit_for_bit(ray_engine, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import itertools
 import json
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from html_outline import outline
 from jinja2 import UndefinedError
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -48,7 +48,7 @@ from thrust_pomdp.experiment.report.text import table, write_csv
 from thrust_pomdp.experiment.statistics import estimate
 from thrust_pomdp.reference import LADDER, normalized
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 FLICKERING = {rung.information: rung.mean for rung in LADDER["FlickeringCartPole-v0"]}
 #: No ladder; a reward threshold of 475; neither.
 NO_LADDER, NOTHING_KNOWN = "CartPole-v1", "Pendulum-v1"
@@ -539,38 +539,6 @@ class TestFigures:
     )
     def test_labels_are_moved_as_little_as_it_takes(self, places, expected):
         assert figures.spread_out(places, 0.1) == pytest.approx(expected)
-
-
-class _Outline(html.parser.HTMLParser):
-    """Checks that tags are balanced and collects what a page asks for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sources: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in ("meta", "img", "source", "br"):
-            self.open.append(tag)
-        self.sources += [v for k, v in attributes if k in ("src", "srcset", "href")]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def outline(path: Path) -> _Outline:
-    return outline_of(path.read_text())
-
-
-def outline_of(markup: str) -> _Outline:
-    found = _Outline()
-    found.feed(markup)
-    assert not found.open
-    return found
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.vec_envs import as_trained, copy_statistics
 from thrust_pomdp.wrappers.visible_statistics import ZeroWatch
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 FLICKERING = "FlickeringCartPole-v0"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGES = sorted((DOCS / "features").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
@@ -65,7 +65,7 @@ class TestDifferencesFromSB3Contrib:
         assert len(self.rows()) > 10
 
     def test_are_pinned(self) -> None:
-        tests = Path(__file__).parents[1]
+        tests = Path(__file__).parents[2]
         for number, names in self.rows():
             assert names, number
             for name in names:

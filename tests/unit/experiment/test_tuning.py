@@ -1,6 +1,6 @@
 """Looking for recipes with Optuna.
 
-pip install -e '.[tune]' && pytest -m external tests/unit/test_experiment_tuning.py
+pip install -e '.[tune]' && pytest -m external tests/unit/experiment/test_tuning.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thrust_pomdp.experiment.recipes import Recipe, read_recipes, recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.tuning import FIRST_SEED, Range, Study, read_space, suggest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLICKERING = "FlickeringCartPole-v0"
 
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+from instant_engine import InstantEngine, result, spec
 from tasks import Draws, Sleeps
 
 from thrust_pomdp.experiment import folder as folders
@@ -27,7 +28,6 @@ from thrust_pomdp.experiment.engines import (
     Finished,
     Job,
     LocalEngine,
-    Progress,
     Started,
     perform,
 )
@@ -37,47 +37,7 @@ from thrust_pomdp.experiment.report import RULE
 from thrust_pomdp.experiment.runner import Runner, load_result, save_result
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
-ROOT = Path(__file__).parents[2]
-TINY = {"n_timesteps": 2048, "deterministic_episodes": 3, "stochastic_episodes": 4}
-
-
-def spec(arm="lstm", seed=0, **kwargs) -> RunSpec:
-    return RunSpec(arm, "FlickeringCartPole-v0", seed, **{**TINY, **kwargs})
-
-
-def result(one: RunSpec, **kwargs) -> RunResult:
-    values = {
-        "final": 100.0,
-        "best": 200.0,
-        "deterministic": [300.0, 302.0, 304.0],
-        "stochastic": [400.0] * 4,
-        "timesteps": 2048,
-        "seconds": 1.5,
-        "curve": [(1024, 50.0), (2048, 100.0)],
-        "recipe": one.recipe.as_mapping(),
-    }
-    return RunResult(spec=dataclasses.asdict(one), **{**values, **kwargs})
-
-
-class InstantEngine:
-    """Finishes every run at once, or does what is said of its arm."""
-
-    def __init__(self, **of_arm: object) -> None:
-        self.of_arm = of_arm
-        self.jobs = 1
-        self.done: list[str] = []
-
-    def run(self, tasks):
-        for job in tasks:
-            name = job.spec.name
-            yield Started(name)
-            yield Progress(name, 1024)
-            yield None
-            outcome = self.of_arm.get(job.spec.arm)
-            if isinstance(outcome, BaseException):
-                raise outcome
-            self.done.append(name)
-            yield outcome or Finished(name, result(job.spec), {".zip": b"model"})
+ROOT = Path(__file__).parents[3]
 
 
 def run(specs, path, **of_arm) -> tuple[list[RunResult], InstantEngine, Runner]:

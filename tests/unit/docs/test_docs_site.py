@@ -14,7 +14,7 @@ import thrust_pomdp
 from thrust_pomdp import recurrent
 from thrust_pomdp.ppo import maskable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 FRONT = DOCS / "index.md"
 REFERENCE = {

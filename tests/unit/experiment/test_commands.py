@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from test_experiment_runner import InstantEngine
+from instant_engine import InstantEngine
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment.commands import compare, options
@@ -21,7 +21,7 @@ from thrust_pomdp.experiment.recipes import matched_recipe_for, recipe_for
 from thrust_pomdp.experiment.report.rule import MIN_RUNS, RULE
 from thrust_pomdp.experiment.report.terms import read_kept
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLICKERING = "FlickeringCartPole-v0"
 
 

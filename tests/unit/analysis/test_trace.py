@@ -39,7 +39,7 @@ from thrust_pomdp.experiment.training import RunSpec, run
 from thrust_pomdp.ppo.maskable import get_action_masks
 from thrust_pomdp.recurrent.sequences import RNNStates
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLICKERING = "FlickeringCartPole-v0"
 N_STEPS = 30
 

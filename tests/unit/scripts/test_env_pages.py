@@ -15,7 +15,7 @@ from thrust_pomdp.envs import MaskedCartPoleEnv
 from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.reference import Rung
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "envs"
 
 every_id = pytest.mark.parametrize("env_id", ENVIRONMENTS)

@@ -16,7 +16,7 @@ from thrust_pomdp.experiment.commands import compare, options, report, sweep, tu
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.tuning import Range, read_space
 
-TEXT = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
 (MODULE,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 (SPACE,) = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
 COMMANDS = re.findall(r"^python -m thrust_pomdp (.*)$", TEXT, flags=re.MULTILINE)

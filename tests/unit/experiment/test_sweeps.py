@@ -11,6 +11,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from instant_engine import InstantEngine
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment import sweeps
@@ -228,8 +229,6 @@ class TestEvaluation:
 
 class TestTraining:
     def test_every_arm_is_trained_at_every_point(self, tmp_path, capsys, monkeypatch):
-        from test_experiment_runner import InstantEngine
-
         from thrust_pomdp.experiment.commands import options
 
         engine = InstantEngine()

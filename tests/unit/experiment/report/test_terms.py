@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from html_outline import outline
+from instant_engine import InstantEngine
 from synthetic_results import drawn, scored, write
-from test_experiment_runner import InstantEngine
-from test_report import outline
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment.arms import Memory

@@ -30,7 +30,7 @@ from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLICKERING = "FlickeringCartPole-v0"
 SMALL: dict[str, Any] = {"n_steps": 32, "seed": 0}
 
