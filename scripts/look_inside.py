@@ -20,16 +20,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.registration import creator_of
 from thrust_pomdp.experiment import watching
 from thrust_pomdp.experiment.commands.options import named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
-from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
@@ -63,8 +62,9 @@ def telling(spec: RunSpec, env_kwargs: dict[str, object]) -> RunSpec:
 
 def maker_of(env_id: str) -> Callable[..., Any]:
     """Return the class, or function, that makes an environment."""
-    made = env_spec(env_id).entry_point
-    return made if callable(made) else load_env_creator(str(made))
+    found = find_spec(env_id)
+    assert found is not None  # a run was trained in it
+    return creator_of(found.entry_point)
 
 
 def is_cartpole(env_id: str) -> bool:

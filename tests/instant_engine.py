@@ -46,4 +46,6 @@ class InstantEngine:
             if isinstance(outcome, BaseException):
                 raise outcome
             self.done.append(name)
-            yield outcome or Finished(name, result(job.spec), {".zip": b"model"})
+            yield outcome or Finished(
+                name, result(job.spec, provenance=job.provenance), {".zip": b"model"}
+            )

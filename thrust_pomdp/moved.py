@@ -26,6 +26,7 @@ MOVED = {
     "buffers": "ppo.buffers",
     "checks": "ppo.checks",
     "distributions": "ppo.distributions",
+    "experiment.names": "errors",
     "inside": "analysis.trace",
     "inside_figure": "analysis.trace_figure",
     "interop": "ppo.sb3_contrib",

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 from gymnasium import spaces
 
-from thrust_pomdp.experiment.names import with_near_names
+from thrust_pomdp.errors import with_near_names
 
 #: Keys of a recipe that are about environments and budget, in rl-zoo's words where it has one.
 RUNNER_KEYS = frozenset(

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.registration import registered_as
 from thrust_pomdp.experiment.files import (
     LOCK,
     ResultsFolder,
@@ -121,9 +123,22 @@ class ComparisonFolder(ResultsFolder):
             default = RunSpec.__dataclass_fields__[key].default
             if key != "hyperparams":
                 check_same(path, key, found.spec.get(key, default), wanted[key])
+        self._check_environment(spec, found.provenance.get("environment"))
         if found.recipe:
             recipe = as_json(spec.recipe.as_mapping())
             _check_recipe(path, spec.arm, found.recipe, recipe, spec.n_timesteps)
+
+    def _check_environment(self, spec: RunSpec, made: Mapping[str, Any] | None) -> None:
+        """Check that the id still stands for what a run was trained in.
+
+        Earlier versions did not note it, and where nothing is registered nothing can be trained.
+        """
+        wanted = environment_of(spec.env_id)
+        if made is None or wanted is None:
+            return
+        path = self.result_path(spec.name)
+        for key in wanted:
+            check_same(path, f"{key} of {spec.env_id}", made.get(key), wanted[key], ": ")
 
     def write(self, name: str, result: RunResult, files: Mapping[str, bytes]) -> None:
         """Write what a finished run gave; it counts as finished once its result is there.
@@ -136,6 +151,15 @@ class ComparisonFolder(ResultsFolder):
         write_whole(self.runs / f"{name}.csv", curve_text(result).encode())
         save_result(result, self.result_path(name))
         self.error_path(name).unlink(missing_ok=True)
+
+
+def environment_of(env_id: str) -> dict[str, Any] | None:
+    """Return what is registered under an id, as results keep it; None where nothing is."""
+    try:
+        spec = find_spec(env_id)
+    except ImportError:
+        return None
+    return None if spec is None else registered_as(spec)
 
 
 def save_result(result: RunResult, path: Path) -> None:

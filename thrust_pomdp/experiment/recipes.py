@@ -39,6 +39,7 @@ from typing import Any
 
 from thrust_pomdp.arguments import check_flag, check_positive
 from thrust_pomdp.envs.our_tasks import against_known_task
+from thrust_pomdp.errors import with_near_names
 from thrust_pomdp.experiment.arms import (
     ARM_LABELS,
     ARMS,
@@ -51,7 +52,6 @@ from thrust_pomdp.experiment.arms import (
     keys_not_taken,
 )
 from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
-from thrust_pomdp.experiment.names import with_near_names
 from thrust_pomdp.experiment.values import SCHEDULED, literal, number_in, parse_dict, parse_schedule
 
 __all__ = [

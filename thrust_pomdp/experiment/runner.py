@@ -18,7 +18,7 @@ from thrust_pomdp.experiment.engines import (
     LocalEngine,
 )
 from thrust_pomdp.experiment.failures import headline
-from thrust_pomdp.experiment.folder import ComparisonFolder, save_result
+from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of, save_result
 from thrust_pomdp.experiment.output import say
 from thrust_pomdp.experiment.report.terms import Terms
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
@@ -111,7 +111,9 @@ class Runner:
 
     def _job(self, spec: RunSpec) -> Job:
         log = str(self.folder.path.resolve() / "tensorboard") if self.tensorboard else None
+        environment = environment_of(spec.env_id)
         noted = {
+            **({} if environment is None else {"environment": environment}),
             "git_revision": provenance.git_revision(),
             "command": provenance.command(),
             "runs_at_the_same_time": self.engine.jobs,

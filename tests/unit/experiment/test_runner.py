@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
 import io
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -17,8 +19,12 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
-from instant_engine import InstantEngine, result, spec
+from gymnasium.envs.registration import WrapperSpec
+from gymnasium.spaces import Box, Discrete
+from instant_engine import TINY, InstantEngine, result, spec
 from tasks import Draws, Sleeps
 
 from thrust_pomdp.experiment import folder as folders
@@ -364,6 +370,91 @@ class TestWhoseFolder:
     def test_two_runs_of_one_name_are_refused(self, tmp_path):
         with pytest.raises(ValueError, match="specs must have different names, got lstm-seed0"):
             Runner([spec(), spec()], tmp_path)
+
+
+class Walled(gym.Env):
+    """An environment of the user's, whose registration changes."""
+
+    def __init__(self, width=3, walls=(1, 2)) -> None:
+        self.observation_space, self.action_space = Box(-1, 1, (2,)), Discrete(2)
+
+
+class Open(Walled):
+    pass
+
+
+class TestAnIdThatStandsForSomethingElse:
+    """Results are of what was registered when they came, whatever has the id now."""
+
+    ID = "Walled-v0"
+
+    @pytest.fixture(autouse=True)
+    def forget(self):
+        yield
+        gym.registry.pop(self.ID, None)
+
+    def register(self, entry_point=Walled, **kwargs) -> None:
+        gym.registry.pop(self.ID, None)
+        gym.register(self.ID, entry_point, **kwargs)
+
+    def run(self, path) -> list[str]:
+        spec = RunSpec("lstm", self.ID, 0, **TINY)
+        return run([spec], path)[1].done
+
+    WRAPPED = (WrapperSpec("Clip", "gymnasium.wrappers:ClipReward", {"min_reward": 0}),)
+
+    @pytest.mark.parametrize(
+        ("then", "now", "message"),
+        [
+            ({}, {"entry_point": Open}, "entry_point of Walled-v0: '.*:Walled', not '.*:Open'"),
+            (
+                {"kwargs": {"width": 3}},
+                {"kwargs": {"width": 4}},
+                r"kwargs of Walled-v0: \{'width': 3\}, not \{'width': 4\}",
+            ),
+            (
+                {"max_episode_steps": 10},
+                {"max_episode_steps": 20},
+                "max_episode_steps of Walled-v0: 10, not 20",
+            ),
+            ({}, {"additional_wrappers": WRAPPED}, "wrappers of .*, not .*ClipReward"),
+        ],
+    )
+    def test_is_refused_with_the_difference(self, tmp_path, then, now, message):
+        self.register(**then)
+        self.run(tmp_path)
+        self.register(**now)
+        with pytest.raises(ValueError, match=f"lstm-seed0.json was made with {message}"):
+            self.run(tmp_path)
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"walls": np.arange(2), "width": np.int64(3)},
+            {"walls": (math.nan, math.inf)},
+            {"walls": object()},  # told by its class: there is nothing else to compare
+            {"walls": lambda: 1},
+        ],
+    )
+    def test_is_recognised_whatever_its_arguments(self, tmp_path, kwargs):
+        self.register(kwargs=kwargs)
+        assert self.run(tmp_path) == ["lstm-seed0"]
+        self.register(kwargs=copy.deepcopy(kwargs))
+        assert self.run(tmp_path) == []
+
+    def test_is_not_known_to_results_of_earlier_versions(self, tmp_path):
+        self.register()
+        self.run(tmp_path)
+        path = tmp_path / "runs" / "lstm-seed0.json"
+        path.write_text(path.read_text().replace('"environment": ', '"another": '))
+        self.register(Open)
+        assert self.run(tmp_path) == []
+
+    def test_cannot_be_compared_where_nothing_has_it_now(self, tmp_path):
+        self.register()
+        self.run(tmp_path)
+        gym.registry.pop(self.ID)
+        assert self.run(tmp_path) == []
 
 
 class TestLocalEngine:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import doctest
 import math
 import os
 import shutil
 import zipfile
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from instant_engine import InstantEngine
@@ -187,7 +189,7 @@ class TestEvaluation:
             assert self.call(comparison, tmp_path, "flicker_prob:0.5") == 2
             assert "mlp-seed0.json does not hold means of 1 points" in capsys.readouterr().err
 
-    def test_an_environment_of_another_module(self, tmp_path):
+    def test_an_environment_of_another_module(self, tmp_path, monkeypatch, capsys):
         env_id = "awkward_envs:Awkward-v0"
         recipe = {"n_timesteps": 64, "n_envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1}
         spec = RunSpec("mlp", env_id, 0, {"length": 3}, None, 2, 2, hyperparams=recipe)
@@ -199,6 +201,15 @@ class TestEvaluation:
         rows = read(found / "sweep.csv")
         assert sweep._trained_at(spec) == {"length": 3, "reward": 1.0}
         assert [(row["length"], row["sampled"]) for row in rows] == [("3", "3.00"), ("4", "4.00")]
+        # Something else gets the id: means are of what had it.
+        other = dataclasses.replace(gym.spec("Awkward-v0"), max_episode_steps=2)
+        monkeypatch.setitem(gym.registry, "Awkward-v0", other)
+        assert self.call((tmp_path / "there",), found, "length:3,4") == 2
+        assert "'max_episode_steps': None, " in capsys.readouterr().err
+        # Earlier versions did not note what had it.
+        marker = found / "sweep.json"
+        marker.write_text(marker.read_text().replace('"environment": ', '"another": '))
+        assert self.call((tmp_path / "there",), found, "length:3,4") == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

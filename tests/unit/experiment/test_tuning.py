@@ -155,6 +155,19 @@ class TestOptuna:
         _, err = self.finish(self.start(path, 7, "--seeds", "2"), code=2)
         assert "was made with seeds=1, not 2: choose another file" in err
 
+    def test_trials_are_of_what_had_the_id(self, tmp_path):
+        pytest.importorskip("optuna")
+        spec = RunSpec("mlp", FLICKERING, 0, n_timesteps=64)
+        storage = tmp_path / "recipe.db"
+        study = Study(storage, spec, 1)
+        noted = study.settings()
+        del noted["environment"]  # as by an earlier version
+        study.open().set_user_attr("settings", noted)
+        Study(storage, spec, 1, None, {"max_episode_steps": 500}).open()
+        Study(storage, spec, 1, None, {"max_episode_steps": 500}).open()
+        with pytest.raises(ValueError, match=r"environment=\{'max_episode_steps': 500\}, not"):
+            Study(storage, spec, 1, None, {"max_episode_steps": 10}).open()
+
     def test_an_arm_of_ones_own_is_tuned_in_its_own_space(self, tmp_path):
         pytest.importorskip("optuna")
         arm, path = "arms_of_users:takes_some", tmp_path / "recipe.yml"

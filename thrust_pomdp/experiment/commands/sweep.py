@@ -14,25 +14,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gymnasium.envs.registration import load_env_creator
-
+from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.registration import arguments_of
 from thrust_pomdp.experiment import sweeps
 from thrust_pomdp.experiment.bars import Bars
 from thrust_pomdp.experiment.commands import compare, options
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
 from thrust_pomdp.experiment.files import ResultsFolder, check_same, write_whole
-from thrust_pomdp.experiment.folder import ComparisonFolder
-from thrust_pomdp.experiment.names import env_spec
+from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of
 from thrust_pomdp.experiment.output import say
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
@@ -46,9 +44,12 @@ class SweepFolder(ResultsFolder):
     MAKER = "sweep"
 
     def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        for key in wanted.keys() - {"models"}:
+        for key in wanted.keys() - {"models", "environment"}:
             check_same(self.path, key, made.get(key), wanted[key])
-        models = made.get("models", {})  # earlier versions did not note them
+        # Earlier versions noted neither environment nor models.
+        if "environment" in made:
+            check_same(self.path, "environment", made["environment"], wanted["environment"])
+        models = made.get("models", {})
         for name in wanted["models"].keys() & models.keys():
             check_same(self.path, f"the model of {name}", models[name], wanted["models"][name], " ")
 
@@ -121,6 +122,7 @@ def evaluate(args: argparse.Namespace) -> int:
     folder = SweepFolder(args.out)
     settings = {
         "comparison": str(args.comparison.resolve()),
+        "environment": environment_of(first.env_id),
         "grid": args.grid,
         "episodes": list(args.eval_episodes),
         # Means of a run that was trained anew since are of another one.
@@ -224,15 +226,9 @@ def _means_by_label(task: sweeps.EvaluationTask, path: Path) -> dict[str, tuple[
 
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
     """Return the environment's arguments that a run was trained with, those not given included."""
-    found = env_spec(spec.env_id)
-    entry = found.entry_point
-    creator: Callable[..., Any] = entry if callable(entry) else load_env_creator(str(entry))
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(creator).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    return {**defaults, **found.kwargs, **spec.env_kwargs}
+    found = find_spec(spec.env_id)
+    assert found is not None  # its points were made
+    return arguments_of(found.entry_point, found.kwargs, spec.env_kwargs)
 
 
 # --------------------------------------------------------------------------------------- training

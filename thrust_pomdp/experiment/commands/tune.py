@@ -24,6 +24,7 @@ from thrust_pomdp.experiment.bars import Bars
 from thrust_pomdp.experiment.commands import options
 from thrust_pomdp.experiment.engines import Failed, LocalEngine, Progress, Started
 from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.folder import environment_of
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.tuning import Space, Study, TuneTask, read_space
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stochastic_episodes=100,
         evaluations=args.evaluations,
     )
-    study = Study(args.out.resolve().with_suffix(".db"), spec, args.seeds, _space(args))
+    storage = args.out.resolve().with_suffix(".db")
+    study = Study(storage, spec, args.seeds, _space(args), environment_of(args.env))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     study.open()
     failed = _do(study, args.trials, args.jobs)

@@ -100,7 +100,10 @@ def styles(arms: Sequence[str]) -> dict[str, Style]:
 
 
 def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]]]:
-    """Return what there is to draw: name of the file -> (description, how to draw at a width)."""
+    """Return what there is to draw: name of the file -> (what it shows, how to draw at a width).
+
+    What it shows is told in whole sentences.
+    """
     found: dict[str, tuple[str, Callable[[float], Figure]]] = {}
 
     def add_curves(name: str, about: str, curves: _Curves, xlabel: str, ticks: _Ticks) -> None:
@@ -120,23 +123,23 @@ def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]
     add_curves(
         "evaluations",
         "Evaluations during training, in the mode that suits each arm best at the end; bands: 95 % "
-        "intervals",
+        "intervals.",
         _evaluations(contest),
         "environment steps",
         steps,
     )
     found["scores"] = (
-        "Final scores: runs (dots), interquartile means and 95 % intervals",
+        "Final scores: runs (dots), interquartile means and 95 % intervals.",
         lambda width: _draw_scores(contest, width),
     )
     if can_normalize(contest):
         found["gap"] = (
-            "The memory gap closed: 0 is the best memoryless controller found, 1 the exact model",
+            "The memory gap closed: 0 is the best memoryless controller found, 1 the exact model.",
             lambda width: _draw_gap(contest, width),
         )
     add_curves(
         "time",
-        "The learning curves against the time they took",
+        "The learning curves against the time they took.",
         _in_time(contest),
         "seconds of training",
         lambda value: f"{value:g}",

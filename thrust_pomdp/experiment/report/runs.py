@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.envs.our_tasks import find_spec
 from thrust_pomdp.experiment.arms import ARM_LABELS, Memory
 from thrust_pomdp.experiment.failures import headline
-from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.reference import Rung, stored_ladder
+from thrust_pomdp.reference.figures import is_as_registered
 
 if TYPE_CHECKING:  # it loads torch, and a page can be made without
     from thrust_pomdp.experiment.training import RunResult
@@ -200,9 +201,15 @@ class Contest:
 
     @property
     def reward_threshold(self) -> float | None:
-        """The return that counts as solved, where the environment's registration names one."""
+        """The return that counts as solved, where the environment's registration names one.
+
+        It is that of the registered arguments: with others it is another task.
+        """
         try:
-            return env_spec(self.env_id).reward_threshold
+            spec = find_spec(self.env_id)
+            if spec is None or not is_as_registered(spec, self.env_kwargs):
+                return None
+            return spec.reward_threshold
         except Exception:
             return None  # of a package that is not there where the report is made, or does not work
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -212,6 +213,38 @@ class TestScores:
     def test_what_counts_as_solved_is_as_registered_by_its_module(self, env_id, threshold):
         found = contest([result(env_id=env_id)])
         assert found.reward_threshold == threshold
+
+    @pytest.mark.parametrize(
+        ("env_kwargs", "threshold"),
+        [
+            ({"sutton_barto_reward": False, "render_mode": "rgb_array"}, 475.0),
+            ({"max_episode_steps": 500}, 475.0),
+            ({"sutton_barto_reward": True}, None),  # rewards are 0 and -1
+            ({"max_episode_steps": 200}, None),
+            ({"gravity": 1.0}, None),  # it knows no such argument
+        ],
+    )
+    def test_what_counts_as_solved_is_known_of_the_registered_arguments(
+        self, env_kwargs, threshold
+    ):
+        found = contest([result(env_id="CartPole-v1", env_kwargs=env_kwargs)])
+        assert found.reward_threshold == threshold
+
+    def test_neither_ladder_nor_threshold_is_that_of_other_arguments(self):
+        scores, kwargs = {"lstm": around(490), "mlp": around(200)}, {"flicker_prob": 0.3}
+        found = verdict(scores, env_kwargs=kwargs)
+        assert (found.scale.floor, found.scale.bar) == (None, None)
+        assert found.outcome == "helps"
+        assert "nothing says which score counts" in found.sentence
+        assert verdict(scores, solved=400, env_kwargs=kwargs).outcome == "needed"
+
+    def test_a_bar_that_was_kept_before_the_runs_stays(self):
+        found = decide(
+            contest(scored({"lstm": around(490), "mlp": around(200)},
+                           env_kwargs={"flicker_prob": 0.3})),
+            kept={"margin": None, "bar": 475.0, "floor": None},
+        )  # fmt: skip
+        assert found.scale.bar == 475.0
 
     def test_memory_of_an_arm_that_did_not_run_is_refused(self):
         with pytest.raises(ValueError, match=r"arms that ran \(lstm\), got 'lstn'"):
@@ -689,6 +722,19 @@ class TestPage:
         seconds = time.process_time() - start
         assert report.n_runs == 100
         assert seconds < 20, seconds  # of one core; measured 7 s
+
+
+class TestCaptions:
+    @pytest.mark.parametrize("end", [480.0, 100.0])  # a curve that lags far behind is explained
+    def test_are_sentences(self, tmp_path, end):
+        results = [{**one, "curve": [[at, end] for at, _ in one["curve"]]} for one in drawn(
+            TWO_ARMS, 3, n_episodes=(10, 10))]  # fmt: skip
+        text = write_report([write(tmp_path, results)]).page.read_text()
+        captions = re.findall("<figcaption>(.*?)</figcaption>", text, re.DOTALL)
+        assert len(captions) == 5
+        assert ("its curve ends at" in text) == (end == 100.0)
+        for caption in captions:
+            assert re.fullmatch(r"[A-Z].*[^.](\.|\.\))", caption, re.DOTALL), caption
 
 
 class TestTemplate:
