@@ -17,8 +17,8 @@ from typing import Any
 import torch as th
 from benchmark import SETTINGS, Setting, make_model, one_window
 
+from thrust_pomdp.ppo import collecting
 from thrust_pomdp.ppo.losses import ppo_losses
-from thrust_pomdp.ppo.recurrent_ppo import recurrent_ppo as ppo
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences
 
@@ -92,13 +92,15 @@ def collecting_parts(model: Any) -> dict[str, float]:
 
         return call
 
-    watched_step = ppo.WatchedStep
-    ppo.WatchedStep = lambda policy: timed("policy step", watched_step(policy))
+    watched_step = collecting.WatchedStep
+    collecting.WatchedStep = lambda *args, **kwargs: timed(
+        "policy step", watched_step(*args, **kwargs)
+    )
     model.env.step = timed("environments", model.env.step)
     model.rollout_buffer.add = timed("storing the step", model.rollout_buffer.add)
     for _ in range(10):
         one_window(model, threads=1)
-    ppo.WatchedStep = watched_step
+    collecting.WatchedStep = watched_step
     del model.env.step, model.rollout_buffer.add
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 
