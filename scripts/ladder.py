@@ -24,8 +24,8 @@ from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.experiment.commands.options import add_env_options, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
+from thrust_pomdp.reference.episodes import make_single
 from thrust_pomdp.reference.figures import write_figures
-from thrust_pomdp.reference.playing import make_single
 from thrust_pomdp.reference.report import draw, markdown, text
 from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import LAWS, store_gains, task_of

@@ -26,7 +26,7 @@ from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.registration import creator_of
-from thrust_pomdp.experiment import watching
+from thrust_pomdp.experiment import playback
 from thrust_pomdp.experiment.commands.options import named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.experiment.runs import RunSpec
@@ -74,7 +74,7 @@ def is_cartpole(env_id: str) -> bool:
 
 
 def picture(args: argparse.Namespace) -> str:
-    run = watching.find_run(args.run)
+    run = playback.find_run(args.run)
     spec = telling(run.spec, dict(args.env_kwargs))
     model = run.load()
     model.set_random_seed(args.seed)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.experiment.commands.options import positive
 from thrust_pomdp.reference import Rung, ladder
-from thrust_pomdp.reference.laws import Memoryless
-from thrust_pomdp.reference.playing import make_envs
+from thrust_pomdp.reference.control_laws import Memoryless
+from thrust_pomdp.reference.episodes import make_envs
 
 ENV = "MaskedCartPole-v0"
 DOCS = Path(__file__).parents[1] / "docs"

@@ -34,8 +34,8 @@ from thrust_pomdp.experiment.commands import options, sweep
 from thrust_pomdp.experiment.recipes import Recipe, parse_yaml, recipe_for
 from thrust_pomdp.experiment.report import write_csv
 from thrust_pomdp.experiment.report.figures import plot
+from thrust_pomdp.experiment.report.number_format import format_count
 from thrust_pomdp.experiment.report.rule import MIN_RUNS
-from thrust_pomdp.experiment.report.wording import counted
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 from thrust_pomdp.experiment.statistics import estimate, interquartile_mean
@@ -522,7 +522,7 @@ def is_evidence(one: Score) -> bool:
 
 def few(n_seeds: int) -> str:
     """Return the mark of a figure that rests on few seeds; nothing where they are enough."""
-    return "" if n_seeds >= MIN_RUNS else f" <sup>{counted(n_seeds, 'seed')}</sup>"
+    return "" if n_seeds >= MIN_RUNS else f" <sup>{format_count(n_seeds, 'seed')}</sup>"
 
 
 def _notes(lines: Sequence[str]) -> list[str]:

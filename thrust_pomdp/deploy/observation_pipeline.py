@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.deploy.blank_looks import BlankLooks
+from thrust_pomdp.deploy.blank_values import BlankLooks
 from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 from thrust_pomdp.vec_env.previous import VecPrevious, layers
@@ -284,7 +284,7 @@ class ObservationPipeline:
     :param layers: what to do to observations, from the inside out
     :param observation_space: what the model takes
     :param action_space: of the model
-    :param blank: what a blank looks like, as :func:`~thrust_pomdp.deploy.blank_looks.blank_of`
+    :param blank: what a blank looks like, as :func:`~thrust_pomdp.deploy.blank_values.blank_of`
         finds it
     """
 

@@ -111,7 +111,7 @@ class StatefulActor:
         :raises ValueError: for what is no VecEnv, and for wrappers of which it is not known what
             they do
         """
-        from thrust_pomdp.deploy.blank_looks import blank_of
+        from thrust_pomdp.deploy.blank_values import blank_of
         from thrust_pomdp.deploy.observation_pipeline import layers_of
 
         actor = cls(model, deterministic)

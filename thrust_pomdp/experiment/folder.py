@@ -10,14 +10,7 @@ from typing import Any
 
 from thrust_pomdp.envs.our_tasks import find_spec
 from thrust_pomdp.envs.registration import registered_as
-from thrust_pomdp.experiment.files import (
-    LOCK,
-    ResultsFolder,
-    as_json,
-    check_same,
-    names_in,
-    write_whole,
-)
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report.terms import (
     MARKER,
     Kept,
@@ -25,6 +18,13 @@ from thrust_pomdp.experiment.report.terms import (
     check_unchanged,
     kept_now,
     read_kept,
+)
+from thrust_pomdp.experiment.results_folder import (
+    LOCK,
+    ResultsFolder,
+    as_json,
+    check_same,
+    names_in,
 )
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, curve_text, load_result, result_text
 
@@ -147,8 +147,8 @@ class ComparisonFolder(ResultsFolder):
         """
         self.runs.mkdir(parents=True, exist_ok=True)  # whoever took it away gets a new one
         for ending, content in files.items():
-            write_whole(self.runs / f"{name}{ending}", content)
-        write_whole(self.runs / f"{name}.csv", curve_text(result).encode())
+            write_atomically(self.runs / f"{name}{ending}", content)
+        write_atomically(self.runs / f"{name}.csv", curve_text(result).encode())
         save_result(result, self.result_path(name))
         self.error_path(name).unlink(missing_ok=True)
 
@@ -164,7 +164,7 @@ def environment_of(env_id: str) -> dict[str, Any] | None:
 
 def save_result(result: RunResult, path: Path) -> None:
     """Write a result; the file appears whole or not at all."""
-    write_whole(path, result_text(result).encode())
+    write_atomically(path, result_text(result).encode())
 
 
 def _settings(specs: Sequence[RunSpec]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from thrust_pomdp.experiment.arms import Arm, find_arm
 from thrust_pomdp.experiment.engines import Finished
-from thrust_pomdp.experiment.files import as_json
 from thrust_pomdp.experiment.recipes import Recipe, read_yaml, recipe_for
+from thrust_pomdp.experiment.results_folder import as_json
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may

@@ -41,7 +41,7 @@ def test_commands_are_taken(command):
     if name == "compare":
         options.check_env(args.env, dict(args.env_kwargs), args.arms)
         given = args.recipe is not None  # the file is what the command before it writes
-        assert given or len(compare.specs(args)) == args.seeds * len(args.arms)
+        assert given or len(compare.run_specs(args)) == args.seeds * len(args.arms)
 
 
 def test_every_command_is_on_the_page():

@@ -40,7 +40,7 @@ def refused(capsys, *arguments: str) -> str:
 
 def specs(*arguments: str):
     args = compare.parser().parse_args([*arguments, "--out", "nowhere"])
-    return compare.specs(args)
+    return compare.run_specs(args)
 
 
 class TestBadInput:
@@ -259,7 +259,7 @@ class TestSpecs:
         (unknown,) = specs("--arms", arms[2], "--matched")
         assert unknown.recipe.hyperparameters.keys() == {"n_steps"}
         args = compare.parser().parse_args(["--arms", "mlp", *arms, "--matched", "--out", "x"])
-        lines = options.unmatched(args)
+        lines = options.notes_on_unmatched_keys(args)
         assert len(lines) == 2
         assert lines[1] == (
             "arms_of_users:takes_some takes no batch_size, ent_coef, gae_lambda, gamma, "

@@ -35,7 +35,13 @@ from thrust_pomdp.experiment.arms import (
     check_tells_state,
     find_arm,
 )
-from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, WINDOW_STATES
+from thrust_pomdp.experiment.recipe_checks import NORMALIZE_KEYS, WINDOW_STATES
+from thrust_pomdp.experiment.recipe_values import (
+    Linear,
+    parse_dict,
+    parse_schedule,
+    resolve_classes,
+)
 from thrust_pomdp.experiment.recipes import (
     Recipe,
     matched_recipe_for,
@@ -46,7 +52,6 @@ from thrust_pomdp.experiment.recipes import (
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.training import algorithm_arguments, make_model, make_training_env
 from thrust_pomdp.experiment.tuning import read_space
-from thrust_pomdp.experiment.values import Linear, parse_dict, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.ppo import recurrent_ppo
 from thrust_pomdp.vec_env.previous import VecPreviousAction

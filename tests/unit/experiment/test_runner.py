@@ -70,9 +70,9 @@ class TestFinishedRuns:
 
     def test_a_run_counts_as_finished_only_once_all_of_it_is_there(self, tmp_path, monkeypatch):
         written = []
-        whole = folders.write_whole
+        whole = folders.write_atomically
         monkeypatch.setattr(
-            folders, "write_whole", lambda path, _: (written.append(path.name), whole(path, _))
+            folders, "write_atomically", lambda path, _: (written.append(path.name), whole(path, _))
         )
         run([spec()], tmp_path)
         assert written[-1] == "lstm-seed0.json"
@@ -92,7 +92,7 @@ class TestFinishedRuns:
 
         monkeypatch.setattr(os, "fsync", synced)
         monkeypatch.setattr(os, "replace", replaced)
-        folders.write_whole(tmp_path / "one.json", b"content")
+        folders.write_atomically(tmp_path / "one.json", b"content")
         assert done[0].startswith(str(tmp_path / "one.json."))
         assert done[1:] == [str(tmp_path / "one.json"), str(tmp_path)]
 
@@ -228,9 +228,9 @@ class TestNoRoomOnTheDisk:
     def test_whoever_gives_up_finds_it_elsewhere(self, tmp_path, monkeypatch, capsys):
         self.full(monkeypatch, times=2)
         monkeypatch.setattr(runners.tempfile, "tempdir", str(tmp_path))
-        monkeypatch.setattr(runners.Bars, "wait", lambda self: self.interrupt())
+        monkeypatch.setattr(runners.ProgressBars, "wait", lambda self: self.interrupt())
         monkeypatch.setattr(
-            runners.Bars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
+            runners.ProgressBars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
             raising=False,
         )  # fmt: skip
         save = runners.save_result
@@ -269,7 +269,7 @@ class TestNobodyListens:
             assert len(run(specs, tmp_path, mlp=TestFailedRuns.FAILED)[0]) == 1
 
     def test_a_reader_that_has_left_is_told_nothing_more(self):
-        code = "from thrust_pomdp.experiment.output import say\nfor _ in range(9): say('x' * 9999)"
+        code = "from thrust_pomdp.experiment.console import say\nfor _ in range(9): say('x' * 9999)"
         process = subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
         )
@@ -351,7 +351,7 @@ class TestWhoseFolder:
     def test_whoever_comes_is_told_which_process_has_it_until_that_is_killed(self, tmp_path):
         code = (
             "import sys, time; from pathlib import Path; "
-            "from thrust_pomdp.experiment.files import _locked\n"
+            "from thrust_pomdp.experiment.results_folder import _locked\n"
             "with _locked(Path(sys.argv[1]), 'comparison'):\n"
             "    print('held', flush=True)\n"
             "    time.sleep(60)"

@@ -24,7 +24,7 @@ from thrust_pomdp.experiment.statistics import (
     median_reaching,
     optimality_gap,
     percentile_interval,
-    pointwise,
+    pointwise_estimates,
     probability_of_improvement,
     resampled,
     run_median,
@@ -185,19 +185,19 @@ class TestIntervals:
 class TestCurves:
     def test_each_point_is_the_estimate_of_its_runs(self):
         values = np.random.default_rng(5).normal(size=(8, 4))
-        centre, (low, high) = pointwise(values)
+        centre, (low, high) = pointwise_estimates(values)
         for point in range(4):
             one = estimate([values[:, point]], n_resamples=2000)
             assert centre[point] == one.value
             assert (low[point], high[point]) == one.interval  # the same seed, the same draws
 
     def test_one_run_has_no_band(self):
-        centre, band = pointwise([[1.0, 2.0]])
+        centre, band = pointwise_estimates([[1.0, 2.0]])
         assert centre.tolist() == [1.0, 2.0]
         assert band is None
 
     def test_no_points_are_no_fault(self):
-        centre, (low, high) = pointwise(np.zeros((3, 0)))
+        centre, (low, high) = pointwise_estimates(np.zeros((3, 0)))
         assert centre.shape == low.shape == high.shape == (0,)
 
 
@@ -252,7 +252,7 @@ class TestBadInput:
     def test_curves_are_a_finite_matrix(self):
         for values in ([1.0, 2.0], [[1.0, math.nan]], np.zeros((0, 3))):
             with pytest.raises(ValueError, match=r"values must be a finite \[n_runs, n_points\]"):
-                pointwise(values)
+                pointwise_estimates(values)
 
     def test_no_run_reaches_nothing(self):
         with pytest.raises(ValueError, match="found must hold at least one run"):

@@ -31,9 +31,14 @@ def found() -> list[Cell]:
     nothing = (math.nan, math.nan)
     values = {("lstm", 0): 100.0, ("lstm", 1): 200.0, ("mlp", 0): 50.0}
     return [
-        Cell(arm, seed, point, *(nothing if point == sweeps.cells(GRID)[3] else (mean, mean / 2)))
+        Cell(
+            arm,
+            seed,
+            point,
+            *(nothing if point == sweeps.grid_points(GRID)[3] else (mean, mean / 2)),
+        )
         for (arm, seed), mean in values.items()
-        for point in sweeps.cells(GRID)
+        for point in sweeps.grid_points(GRID)
     ]
 
 
@@ -58,22 +63,26 @@ class TestGrid:
     )
     def test_what_is_none_is_refused(self, grid, message):
         with pytest.raises(ValueError, match=message):
-            sweeps.cells(grid)
+            sweeps.grid_points(grid)
 
     def test_a_label_is_a_name_of_a_file(self):
-        assert sweeps.label({"path": "../a b"}) == "path=.._a_b"
+        assert sweeps.point_label({"path": "../a b"}) == "path=.._a_b"
 
 
 class TestMeans:
     def test_of_an_arm_over_its_runs_by_hand(self):
-        table = sweeps.table(found(), "lstm", GRID, "most likely")
+        table = sweeps.mean_table(found(), "lstm", GRID, "most likely")
         np.testing.assert_array_equal(table, [[150.0, 150.0], [150.0, math.nan]])
-        table = sweeps.table(found(), "mlp", GRID, "sampled")
+        table = sweeps.mean_table(found(), "mlp", GRID, "sampled")
         np.testing.assert_array_equal(table, [[25.0, 25.0], [25.0, math.nan]])
 
     def test_one_parameter_is_a_column(self):
         one = [Cell("mlp", 0, {"p": p}, p, p) for p in (1, 2, 3)]
-        assert sweeps.table(one, "mlp", {"p": [3, 1, 2]}, "sampled").tolist() == [[3], [1], [2]]
+        assert sweeps.mean_table(one, "mlp", {"p": [3, 1, 2]}, "sampled").tolist() == [
+            [3],
+            [1],
+            [2],
+        ]
 
     def test_csv(self, tmp_path):
         sweeps.write_csv(found(), tmp_path / "sweep.csv")

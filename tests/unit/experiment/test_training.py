@@ -22,9 +22,9 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import DummyVecEnv, unwrap_vec_normalize
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
-from thrust_pomdp.experiment import report, training, vec_envs, watching
+from thrust_pomdp.experiment import playback, report, training, vec_envs
 from thrust_pomdp.experiment.arms import ARMS, find_arm
-from thrust_pomdp.experiment.progress import undisturbed
+from thrust_pomdp.experiment.callbacks import without_side_effects
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.runs import curve_text
@@ -190,7 +190,7 @@ class TestEvaluations:
         for disturbs in (False, True):
             model.set_random_seed(0)
             model.policy.set_training_mode(True)
-            with undisturbed(model):
+            with without_side_effects(model):
                 if disturbs:
                     self.draw(model)
                     model.policy.set_training_mode(False)
@@ -276,9 +276,9 @@ class TestArmsThatActByMasks:
         save_result(found, tmp_path / f"{one.name}.json")
         # And are played by masks from their files.
         env = FencedEnv()
-        actor = watching.run_actor(env, watching.find_run(tmp_path / one.name), False)
+        actor = playback.run_actor(env, playback.find_run(tmp_path / one.name), False)
         lengths = []
-        watching.play(env, actor, 3, 100, 0, lambda length, total: lengths.append(length))
+        playback.play(env, actor, 3, 100, 0, lambda length, total: lengths.append(length))
         assert lengths == [7, 7, 7]
 
     def test_of_others_that_take_none_act_without(self):

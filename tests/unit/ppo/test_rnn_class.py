@@ -12,7 +12,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from torch import nn
 
 from thrust_pomdp import MlpLstmPolicy, RecurrentPPO, StatefulActor, to_sb3_contrib
-from thrust_pomdp.experiment.values import parse_dict, resolve_classes
+from thrust_pomdp.experiment.recipe_values import parse_dict, resolve_classes
 
 WINDOW, HIDDEN = 16, 8
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -27,17 +27,17 @@ from thrust_pomdp.reference import (
     RandomController,
     Rung,
     controllers,
+    episodes,
     ladder,
     measure,
     normalized,
     play,
-    playing,
     report,
     stored_ladder,
 )
 from thrust_pomdp.reference.belief import ExactModel, ModelObserver, transition
+from thrust_pomdp.reference.control_laws import Memoryless, PreviousAction, TwoFrames
 from thrust_pomdp.reference.figures import FIGURES_FILE, read_figures, write_figures
-from thrust_pomdp.reference.laws import Memoryless, PreviousAction, TwoFrames
 from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import CartPoleTask, gains_for, stored_gains, task_of
 
@@ -56,7 +56,7 @@ def controller_of(env_id: str, information: str, **env_kwargs) -> Controller:
 
 def frames_of(env_id: str, n_envs: int, n_steps: int, **env_kwargs):
     """Observations and blank flags of some random play, ``n_steps`` pairs."""
-    envs = playing.make_envs(env_id, n_envs, **env_kwargs)
+    envs = episodes.make_envs(env_id, n_envs, **env_kwargs)
     rng = np.random.default_rng(0)
     obs, infos = envs.reset(seed=0)
     frames = [(obs, infos.get("blanked"))]
@@ -137,7 +137,7 @@ class TestNothingOfTheStateReachesThem:
         for law in controllers(MASKED):
             actions = []
             for factor in (1.0, -3.0):
-                envs = playing.make_envs(MASKED, 50)
+                envs = episodes.make_envs(MASKED, 50)
                 obs, infos = envs.reset(seed=0)
                 for env in envs.unwrapped.envs:
                     env.state = env.state * [1.0, factor, 1.0, factor]
@@ -197,7 +197,7 @@ class TestPlaying:
     def test_episodes_do_not_depend_on_how_many_are_played_side_by_side(self, monkeypatch):
         law = controller_of(BURST, "exact model", burst_len=16)
         together = play(BURST, law, n_episodes=40, burst_len=16)
-        monkeypatch.setattr(playing, "CHUNK", 7)
+        monkeypatch.setattr(episodes, "CHUNK", 7)
         assert (play(BURST, law, n_episodes=40, burst_len=16) == together).all()
 
     def test_short_episodes_do_not_crowd_out_long_ones(self):
@@ -221,7 +221,7 @@ class TestPlaying:
                 return np.zeros((100, 1)), np.ones(100), ended, np.zeros(100, bool), {}
 
         envs = Coin()
-        returns = playing.first_episodes(envs, RandomController(2), range(100))
+        returns = episodes.first_episodes(envs, RandomController(2), range(100))
         assert (returns == envs.first).all()
 
     def test_a_restart_forgets_the_episode_before(self):
@@ -247,8 +247,8 @@ class TestPlaying:
             def _forget(self, ended):
                 told.append(ended.copy())
 
-        envs = playing.make_envs(MASKED, 20)
-        lengths = playing.first_episodes(envs, Witness(2, seed=0), range(20))
+        envs = episodes.make_envs(MASKED, 20)
+        lengths = episodes.first_episodes(envs, Witness(2, seed=0), range(20))
         _, *at_steps = told  # the first one is that of reset
         assert (np.argmax(at_steps, axis=0) + 1 == lengths).all()
 
@@ -263,7 +263,7 @@ class TestBelief:
     def test_the_exact_model_knows_the_state_once_it_saw_one_frame(self, integrator):
         kwargs = {"kinematics_integrator": integrator, "flicker_prob": 0.6}
         law = ExactModel([0.1, 0.25, 1.0, 0.45], integrator)
-        envs = playing.make_envs(FLICKERING, 40, expose_state=True, **kwargs)
+        envs = episodes.make_envs(FLICKERING, 40, expose_state=True, **kwargs)
         obs, infos = envs.reset(seed=0)
         law.reset(40)
         seen = np.zeros(40, dtype=bool)
@@ -281,7 +281,7 @@ class TestBelief:
     def test_two_positions_give_the_observer_the_velocities(self, integrator):
         kwargs = {"kinematics_integrator": integrator}
         law = ModelObserver([0.1, 0.25, 1.0, 0.45], integrator)
-        envs = playing.make_envs(MASKED, 40, expose_state=True, **kwargs)
+        envs = episodes.make_envs(MASKED, 40, expose_state=True, **kwargs)
         obs, infos = envs.reset(seed=0)
         law.reset(40)
         errors = []
@@ -616,7 +616,7 @@ class TestWhatAProgramMadeOfAnId:
             [lambda: gym.make(env_id, disable_env_checker=True, **env_kwargs)] * 5,
             autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
         )
-        assert (playing.first_episodes(envs, actions, range(3, 8)) == returns).all()
+        assert (episodes.first_episodes(envs, actions, range(3, 8)) == returns).all()
 
     @pytest.mark.parametrize("other", OTHER_RULES)
     def test_has_no_proofs(self, others, other):
@@ -628,7 +628,7 @@ class TestWhatAProgramMadeOfAnId:
         """Gymnasium's own vector is not taken: it is not known to be the same."""
         returns = play("CartPole-v1", RandomController(2, seed=0), 200)
         assert 15 < returns.mean() < 30
-        envs = playing.make_envs("CartPole-v1", 2)
+        envs = episodes.make_envs("CartPole-v1", 2)
         assert isinstance(envs, gym.vector.SyncVectorEnv)
 
     @pytest.mark.parametrize("name", ["step", "reset"])
@@ -639,7 +639,7 @@ class TestWhatAProgramMadeOfAnId:
         assert stored_ladder(FLICKERING) == ()
         assert stored_ladder(BURST) == ()
         assert stored_ladder(MASKED) == LADDER[MASKED]
-        assert isinstance(playing.make_envs(FLICKERING, 2), gym.vector.SyncVectorEnv)
+        assert isinstance(episodes.make_envs(FLICKERING, 2), gym.vector.SyncVectorEnv)
         with pytest.raises(ValueError, match=f"{name} was replaced"):
             controllers(FLICKERING)
         with pytest.raises(ValueError, match=f"as it was written, got .*{name} was replaced"):

@@ -24,7 +24,7 @@ from thrust_pomdp import (
     VecNormalizeVisible,
     make_vec_env,
 )
-from thrust_pomdp.experiment import films, watching
+from thrust_pomdp.experiment import playback, video
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runner import save_result
 from thrust_pomdp.experiment.training import RunSpec, run
@@ -97,8 +97,8 @@ class Recorder(gym.Wrapper):
 class TestPlaying:
     def test_memory_and_statistics_are_carried_as_in_training(self, saved: Path) -> None:
         env = Recorder(gym.make(FLICKERING))
-        actor = watching.model_actor(env, saved / "ours.zip", saved / "visible.pkl", True)
-        watching.play(env, actor, n_episodes=3, max_steps=1000, seed=7)
+        actor = playback.model_actor(env, saved / "ours.zip", saved / "visible.pkl", True)
+        playback.play(env, actor, n_episodes=3, max_steps=1000, seed=7)
         # By hand: the model with its state, the statistics with the frame's flag.
         model = RecurrentPPO.load(saved / "ours.zip")
         normalizer = VecNormalizeVisible.load(str(saved / "visible.pkl"), make_vec_env(FLICKERING))
@@ -120,9 +120,9 @@ class TestPlaying:
     ) -> None:
         env = gym.make(FLICKERING)
         path = None if statistics is None else saved / statistics
-        actor = watching.model_actor(env, saved / name, path, False)
+        actor = playback.model_actor(env, saved / name, path, False)
         lengths = []
-        watching.play(env, actor, 2, 1000, 0, lambda length, total: lengths.append((length, total)))
+        playback.play(env, actor, 2, 1000, 0, lambda length, total: lengths.append((length, total)))
         assert len(lengths) == 2
         assert all(length == total >= 8 for length, total in lengths)
 
@@ -132,19 +132,19 @@ class TestPlaying:
         sb3_contrib.MaskablePPO("MlpPolicy", env, batch_size=8, n_steps=8).save(tmp_path / "theirs")
         for name in ("fresh", "trained"):
             ours.save(tmp_path / name)
-            assert type(watching.load_model(tmp_path / f"{name}.zip")) is MaskableRecurrentPPO
+            assert type(playback.load_model(tmp_path / f"{name}.zip")) is MaskableRecurrentPPO
             (single,) = changing_masks(7).envs
-            actor = watching.model_actor(single, tmp_path / f"{name}.zip", None, False)
-            watching.play(single, actor, 5, 100, 0)  # what is forbidden raises
+            actor = playback.model_actor(single, tmp_path / f"{name}.zip", None, False)
+            playback.play(single, actor, 5, 100, 0)  # what is forbidden raises
             ours.learn(16)
         with pytest.raises(ValueError, match="or MaskableRecurrentPPO, .* got .*theirs.zip"):
-            watching.load_model(tmp_path / "theirs.zip")
+            playback.load_model(tmp_path / "theirs.zip")
 
     def test_it_stops_after_so_many_steps_and_reports_what_was_cut(self) -> None:
         env = Recorder(gym.make(FLICKERING))
         lengths: list[int] = []
-        watching.play(
-            env, watching.RandomActor(env, 0), 99, 50, 0,
+        playback.play(
+            env, playback.RandomActor(env, 0), 99, 50, 0,
             lambda length, total: lengths.append(length),
         )  # fmt: skip
         assert sum(lengths) == len(env.actions) == 50
@@ -159,7 +159,7 @@ class TestPlaying:
         spy, venv = Spy(), make_vec_env(FLICKERING)
         normalizer = VecNormalizeVisible.load(str(saved / "visible.pkl"), venv)
         spy.observation_space, spy.action_space = venv.observation_space, venv.action_space
-        actor = watching.ModelActor(StatefulActor.like(spy, normalizer))
+        actor = playback.ModelActor(StatefulActor.like(spy, normalizer))
         actor.reset()
         for blanked in (True, False):
             actor.act(np.zeros(4, np.float32), None, {"blanked": blanked})
@@ -167,13 +167,13 @@ class TestPlaying:
 
     def test_statistics_are_not_updated(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         env, loaded = gym.make(FLICKERING), []
-        load = watching._load_normalizer
+        load = playback._load_normalizer
         monkeypatch.setattr(
-            watching, "_load_normalizer", lambda *given: loaded.append(load(*given)) or loaded[0]
+            playback, "_load_normalizer", lambda *given: loaded.append(load(*given)) or loaded[0]
         )
-        actor = watching.model_actor(env, saved / "ours.zip", saved / "visible.pkl", True)
+        actor = playback.model_actor(env, saved / "ours.zip", saved / "visible.pkl", True)
         before = loaded[0].obs_rms.mean.copy()
-        watching.play(env, actor, 1, 100, 0)
+        playback.play(env, actor, 1, 100, 0)
         np.testing.assert_array_equal(loaded[0].obs_rms.mean, before)
 
 
@@ -200,9 +200,9 @@ class TestWhatRunsOfEveryArmSee:
 
     @pytest.mark.parametrize("arm", ARMS)
     def test_they_act_as_in_an_evaluation(self, runs: Path, arm: str) -> None:
-        found = watching.find_run(runs / f"{arm.replace(':', '.')}-seed0")
+        found = playback.find_run(runs / f"{arm.replace(':', '.')}-seed0")
         env = Recorder(gym.make(FLICKERING))
-        watching.play(env, watching.run_actor(env, found, True), 3, 1000, seed=7)
+        playback.play(env, playback.run_actor(env, found, True), 3, 1000, seed=7)
         model, normalizer = found.load(), found.load_normalizer()
         evaluation = make_evaluation_env(found.spec, 1, 7, normalizer)
         obs, state, start, expected = evaluation.reset(), None, np.ones(1, bool), []
@@ -221,16 +221,16 @@ class TestWhatRunsOfEveryArmSee:
         assert render.main([*files, "--previous-action", *film]) == 0
 
     def test_a_run_played_in_an_environment_it_does_not_fit(self, runs: Path) -> None:
-        found = watching.find_run(runs / "frame-stack-seed0")
+        found = playback.find_run(runs / "frame-stack-seed0")
         with pytest.raises(ValueError, match="does not fit the environment: Observation spaces"):
-            watching.run_actor(gym.make("MaskedCartPole-v0"), found, True)
+            playback.run_actor(gym.make("MaskedCartPole-v0"), found, True)
 
 
 class TestFilms:
     def test_a_gif_holds_every_frame_in_order_at_the_environments_speed(self, tmp_path) -> None:
         path = tmp_path / "new" / "film.gif"
         pictures = []
-        env = films.recorded(gym.make(FLICKERING, render_mode="rgb_array"), path)
+        env = video.record(gym.make(FLICKERING, render_mode="rgb_array"), path)
         env.reset(seed=0)
         pictures.append(env.render())
         for step in range(11):
@@ -248,8 +248,8 @@ class TestFilms:
     def test_an_mp4_holds_every_frame_of_all_episodes(self, tmp_path) -> None:
         moviepy = pytest.importorskip("moviepy")
         path = tmp_path / "film.mp4"
-        env = Recorder(films.recorded(gym.make(FLICKERING, render_mode="rgb_array"), path))
-        watching.play(env, watching.RandomActor(env, 0), 2, 1000, 0)
+        env = Recorder(video.record(gym.make(FLICKERING, render_mode="rgb_array"), path))
+        playback.play(env, playback.RandomActor(env, 0), 2, 1000, 0)
         env.close()
         assert len(env.seeds) == 2
         with moviepy.VideoFileClip(str(path)) as film:
@@ -259,7 +259,7 @@ class TestFilms:
 
     def test_other_endings_are_refused(self, tmp_path) -> None:
         with pytest.raises(ValueError, match=r"must end in \.gif or \.mp4, got 'film\.avi'"):
-            films.check_path(Path("film.avi"))
+            video.check_video_path(Path("film.avi"))
 
     @pytest.mark.parametrize(
         ("name", "module", "extra"),
@@ -270,7 +270,7 @@ class TestFilms:
     ) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=rf'pip install "thrust-pomdp\[{extra}\]"'):
-            films.check_path(Path(name))
+            video.check_video_path(Path(name))
 
 
 class TestScript:
@@ -284,7 +284,7 @@ class TestScript:
             with Image.open(film) as frames:
                 assert frames.n_frames == 9
         assert capsys.readouterr().out.startswith("8 steps, return 8\nWritten: ")
-        found = watching.find_run(saved / "runs" / "lstm-seed0")
+        found = playback.find_run(saved / "runs" / "lstm-seed0")
         assert found.spec.env_kwargs == {"flicker_prob": 0.25}
 
     def test_the_same_command_gives_the_same_film(self, saved: Path, tmp_path, render) -> None:
@@ -337,7 +337,7 @@ class TestScript:
     def test_an_interrupt_keeps_what_has_been_played(
         self, tmp_path, render, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Impatient(watching.RandomActor):
+        class Impatient(playback.RandomActor):
             n_actions = 0
 
             def act(self, obs, reward, info):
@@ -346,7 +346,7 @@ class TestScript:
                     raise KeyboardInterrupt
                 return super().act(obs, reward, info)
 
-        monkeypatch.setattr(watching, "RandomActor", Impatient)
+        monkeypatch.setattr(playback, "RandomActor", Impatient)
         film = tmp_path / "film.gif"
         assert render.main(["--controller", "random", "--out", str(film)]) == 1
         with Image.open(film) as frames:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from thrust_pomdp.experiment.commands import options
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.console import say
 
 
 def parser() -> argparse.ArgumentParser:

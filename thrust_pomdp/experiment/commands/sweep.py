@@ -26,15 +26,16 @@ from typing import Any
 from thrust_pomdp.envs.our_tasks import find_spec
 from thrust_pomdp.envs.registration import arguments_of
 from thrust_pomdp.experiment import sweeps
-from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import compare, options
+from thrust_pomdp.experiment.console import say
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
-from thrust_pomdp.experiment.files import ResultsFolder, check_same, write_whole
 from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.progress_bars import ProgressBars
+from thrust_pomdp.experiment.recipe_values import parse_literal
+from thrust_pomdp.experiment.results_folder import ResultsFolder, check_same
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
-from thrust_pomdp.experiment.values import literal
 
 
 class SweepFolder(ResultsFolder):
@@ -62,7 +63,7 @@ def grid_line(text: str) -> tuple[str, list[Any]]:
     name, separator, values = text.partition(":")
     if not separator or not name or not values:
         raise argparse.ArgumentTypeError(f"expected name:value,value,..., got {text!r}")
-    return name, [literal(value) for value in values.split(",")]
+    return name, [parse_literal(value) for value in values.split(",")]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -182,12 +183,16 @@ def _fingerprint(stem: Path) -> str:
 
 def _play(tasks: Sequence[sweeps.EvaluationTask], folder: SweepFolder, engine: Engine) -> None:
     pending = [task for task in tasks if not folder.is_finished(task.name)]
-    bars = Bars({task.name: len(task.points) for task in pending}, len(tasks), "point", "done")
+    bars = ProgressBars(
+        {task.name: len(task.points) for task in pending}, len(tasks), "point", "done"
+    )
     with closing(engine.run(pending)) as events, closing(bars):
         try:
             for event in events:
                 if isinstance(event, Finished):
-                    write_whole(folder.result_path(event.name), json.dumps(event.result).encode())
+                    write_atomically(
+                        folder.result_path(event.name), json.dumps(event.result).encode()
+                    )
                 elif isinstance(event, Failed):
                     folder.write_error(event.name, event.reason)
                     bars.write(f"{event.name}: failed, see {folder.error_path(event.name)}")
@@ -204,8 +209,8 @@ def _cells_of(
     by_label = _means_by_label(task, folder.result_path(task.name))
     spec, nothing = task.spec, (math.nan, math.nan)
     return [
-        sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.label(point), nothing))
-        for point in sweeps.cells(grid)
+        sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.point_label(point), nothing))
+        for point in sweeps.grid_points(grid)
     ]
 
 
@@ -216,7 +221,7 @@ def _means_by_label(task: sweeps.EvaluationTask, path: Path) -> dict[str, tuple[
     """
     try:
         means = [(float(one), float(other)) for one, other in json.loads(path.read_text())]
-        return {sweeps.label(p): pair for p, pair in zip(task.points, means, strict=True)}
+        return {sweeps.point_label(p): pair for p, pair in zip(task.points, means, strict=True)}
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path} does not hold means of {len(task.points)} points ({error}): move it away to "
@@ -237,11 +242,11 @@ def _trained_at(spec: RunSpec) -> dict[str, Any]:
 def train(args: argparse.Namespace) -> int:
     """Train every arm at every point of a grid."""
     args.arms = list(dict.fromkeys(args.arms))
-    options.take_kept(args)
+    options.apply_kept_terms(args)
     points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms)
     specs = [
-        replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.label(point))
-        for spec in compare.specs(args)
+        replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.point_label(point))
+        for spec in compare.run_specs(args)
         for point in points
     ]
     runner = Runner(
@@ -251,16 +256,18 @@ def train(args: argparse.Namespace) -> int:
         tensorboard=args.tensorboard,
         terms=options.terms_of(args),
     )
-    for line in options.general(args):
+    for line in options.notes_on_general_recipes(args):
         say(line)
     results = runner.run()
     written = True
     if results:
         means = {RunSpec(**result.spec).name: result for result in results}
         found = [
-            _trained_cell(spec, point, means.get(replace(spec, label=sweeps.label(point)).name))
-            for spec in compare.specs(args)
-            for point in sweeps.cells(args.grid)
+            _trained_cell(
+                spec, point, means.get(replace(spec, label=sweeps.point_label(point)).name)
+            )
+            for spec in compare.run_specs(args)
+            for point in sweeps.grid_points(args.grid)
         ]
         title = f"{args.env}, trained at each point"
         written = _write(found, args.grid, args.out, title, None)
@@ -286,8 +293,9 @@ def _possible_points(
     grid: sweeps.Grid, env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the points at which there is an environment, and say of the others why not."""
-    points, reasons = sweeps.possible(
-        sweeps.cells(grid), lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms)
+    points, reasons = sweeps.possible_points(
+        sweeps.grid_points(grid),
+        lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms),
     )
     for point, reason in reasons.items():
         say(f"{point}: left out, {reason}")

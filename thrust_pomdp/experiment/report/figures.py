@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.atomic_write import write_atomically
+from thrust_pomdp.experiment.report.number_format import format_number, format_steps, shorten
 from thrust_pomdp.experiment.report.runs import (
     ARM_ORDER,
     CURVE_EPISODES,
@@ -20,8 +21,7 @@ from thrust_pomdp.experiment.report.runs import (
     contests,
     label_of,
 )
-from thrust_pomdp.experiment.report.wording import number, shortened, steps
-from thrust_pomdp.experiment.statistics import estimate, pointwise
+from thrust_pomdp.experiment.statistics import estimate, pointwise_estimates
 from thrust_pomdp.reference import Rung, normalized
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]
         f"interquartile mean over runs; bands: 95 % intervals. {lag_note(contest)}".strip(),
         curves,
         "environment steps",
-        steps,
+        format_steps,
     )
     add_curves(
         "evaluations",
@@ -126,7 +126,7 @@ def pictures(contest: Contest) -> dict[str, tuple[str, Callable[[float], Figure]
         "intervals.",
         _evaluations(contest),
         "environment steps",
-        steps,
+        format_steps,
     )
     found["scores"] = (
         "Final scores: runs (dots), interquartile means and 95 % intervals.",
@@ -155,10 +155,10 @@ def plot(results: Sequence[RunResult | Run], path: Path) -> None:
     """
     (contest,) = contests([Run.of(result) for result in results])
     bands = {arm: _band([run.curve for run in runs]) for arm, runs in contest.arms.items()}
-    figure = _draw_curves(contest, WIDE, bands, "environment steps", steps)
+    figure = _draw_curves(contest, WIDE, bands, "environment steps", format_steps)
     if note := lag_note(contest):
         figure.supxlabel(note, fontsize=7.5, color=_GREY, x=0.01, ha="left")
-    write_whole(path, png(figure))
+    write_atomically(path, png(figure))
 
 
 def lag_note(contest: Contest) -> str:
@@ -175,7 +175,7 @@ def lag_note(contest: Contest) -> str:
     return (
         f"Curves: sampled actions while training, mean of the last {CURVE_EPISODES} episodes. "
         "Tables: the policy at the end, in its better mode.\n"
-        f"({label_of(arm)} scores {number(score)}; its curve ends at {number(end)}.)"
+        f"({label_of(arm)} scores {format_number(score)}; its curve ends at {format_number(end)}.)"
     )
 
 
@@ -228,7 +228,7 @@ def _draw_curves(
     legend_rows = -(-len(bands) // legend_columns)
     figure, axes = _new_figure(width, (3.9 if width > 6 else 3.1) + 0.2 * legend_rows)
     for place, (arm, style) in enumerate(styles(list(bands)).items()):
-        label = shortened(label_of(arm), 44 if width < 6 else 40)
+        label = shorten(label_of(arm), 44 if width < 6 else 40)
         _draw_band(axes, bands[arm], style, label, place * _MARKED_EVERY // len(bands))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: ticks(value) if value else "0")
@@ -253,7 +253,7 @@ def _band(curves: Sequence[Floats]) -> Band | None:
         return None
     grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
     values = [np.interp(grid, curve[:, 0], curve[:, 1]) for curve in with_points]
-    return Band(grid, *pointwise(values))
+    return Band(grid, *pointwise_estimates(values))
 
 
 def _draw_band(axes: Any, band: Band | None, style: Style, label: str, first: int) -> None:
@@ -287,7 +287,7 @@ def _draw_ladder(axes: Any, ladder: Sequence[Rung]) -> None:
     for rung, height in zip(ladder, heights, strict=True):
         axes.axhline(rung.mean, color="0.6", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
         axes.annotate(
-            f"{rung_name(rung)} {number(rung.mean, high)}",
+            f"{rung_name(rung)} {format_number(rung.mean, high)}",
             xy=(1.025, height), xycoords="axes fraction", ha="left", va="center",
             fontsize=7.5, color=_GREY, annotation_clip=False,
         )  # fmt: skip
@@ -347,7 +347,10 @@ def _draw_scores(contest: Contest, width: float) -> Figure:
         for arm in contest.arms
     }
     most = max((rung.mean for rung in contest.ladder), default=0.0)
-    marks = [(rung.mean, f"{rung_name(rung)} {number(rung.mean, most)}") for rung in contest.ladder]
+    marks = [
+        (rung.mean, f"{rung_name(rung)} {format_number(rung.mean, most)}")
+        for rung in contest.ladder
+    ]
     figure, axes = _draw_rows(rows, marks, width)
     axes.set_xlabel("mean return of the evaluation episodes", fontsize=9)
     from matplotlib.lines import Line2D
@@ -397,7 +400,7 @@ def _draw_rows(
     ):
         top = row * height
         axes.text(
-            0.0, top + 0.16, shortened(label_of(arm), 40 if width < 6 else 90), fontsize=9,
+            0.0, top + 0.16, shorten(label_of(arm), 40 if width < 6 else 90), fontsize=9,
             transform=axes.get_yaxis_transform(), va="center", color="0.1", zorder=5,
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )  # fmt: skip

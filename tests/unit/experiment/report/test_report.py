@@ -37,15 +37,15 @@ from thrust_pomdp.experiment.report import (
     contests,
     decide,
     figures,
+    number_format,
     page,
     read_folder,
     rule,
     tables,
-    wording,
     write_report,
 )
 from thrust_pomdp.experiment.report.runs import ARM_ORDER
-from thrust_pomdp.experiment.report.text import table, write_csv
+from thrust_pomdp.experiment.report.text_and_csv import table, write_csv
 from thrust_pomdp.experiment.statistics import estimate
 from thrust_pomdp.reference import LADDER, normalized
 
@@ -620,7 +620,7 @@ class TestPage:
         text = " ".join(outline(write_report([write(tmp_path, results)]).page).text)
         found = contest(results)
         for arm, mode in itertools.product(TWO_ARMS, ("deterministic", "stochastic")):
-            assert wording.with_interval(estimate([found.scores(arm, mode)])) in text
+            assert number_format.format_estimate(estimate([found.scores(arm, mode)])) in text
 
     @pytest.mark.usefixtures("without_pictures")
     def test_a_quantity_has_one_name_in_terminal_page_and_csv(self, tmp_path):
@@ -687,7 +687,7 @@ class TestPage:
         found = [contest(drawn(TWO_ARMS, 5, env_id=env_id))
                  for env_id in ("FlickeringCartPole-v0", "MaskedCartPole-v0")]  # fmt: skip
         both = estimate([tables.gap_closed(one, "lstm") for one in found])
-        assert wording.with_interval(both, 1.0) in text
+        assert number_format.format_estimate(both, 1.0) in text
         with pytest.raises(ValueError, match="must be None for several environments"):
             write_report([tmp_path / "a", tmp_path / "b"], tmp_path, margin=1.0)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.envs.our_tasks import find_spec
 from thrust_pomdp.envs.registration import ENVIRONMENTS, entry_point_name
-from thrust_pomdp.reference.laws import Controller
+from thrust_pomdp.reference.control_laws import Controller
 from thrust_pomdp.vec_env.substitutes import against_native_vector, time_limit_of
 
 #: Environments side by side; more no longer fit the processor's cache.

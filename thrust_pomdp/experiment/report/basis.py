@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from thrust_pomdp.experiment.report.number_format import format_count, format_number, format_steps
 from thrust_pomdp.experiment.report.rule import ERROR, RULE, known_before
 from thrust_pomdp.experiment.report.runs import Contest, label_of
 from thrust_pomdp.experiment.report.terms import Kept, Plan, Terms
 from thrust_pomdp.experiment.report.verdict import Verdict, decide
-from thrust_pomdp.experiment.report.wording import counted, number, steps
 
 _NOT_KEPT = (
     "The rule was not kept with the results, which an earlier version made: whether margin, bar "
@@ -110,7 +110,7 @@ def _origin(basis: Basis) -> tuple[str, str]:
     if changes:
         return f"Chosen AFTER the results: {'; '.join(changes)}.", after
     if kept.finished:
-        return f"Written down AFTER {counted(kept.finished, 'run')} had results.", after
+        return f"Written down AFTER {format_count(kept.finished, 'run')} had results.", after
     if tuple(kept.rule) != RULE:
         return (
             "The rule is this version's, AFTER the results: another one was written down before "
@@ -137,7 +137,7 @@ def _put_together(kept_in: Mapping[Path, Kept | None]) -> list[str]:
 def _of_plans(contest: Contest, kept: Kept) -> list[str]:
     """Return what was added once results were there, and what is not there yet."""
     found = [
-        f"Added AFTER {counted(plan.finished or 0, 'run')} had results: {_seeds(plan)}."
+        f"Added AFTER {format_count(plan.finished or 0, 'run')} had results: {_seeds(plan)}."
         for plan in _added(kept)
     ]
     if found:
@@ -163,7 +163,7 @@ def _added(kept: Kept) -> list[Plan]:
 
 def _seeds(plan: Plan) -> str:
     return ", ".join(
-        f"{label_of(arm)} up to {counted(count, 'seed')}" for arm, count in plan.seeds.items()
+        f"{label_of(arm)} up to {format_count(count, 'seed')}" for arm, count in plan.seeds.items()
     )
 
 
@@ -173,7 +173,7 @@ def _of_another_ladder(contest: Contest, kept: Kept | None) -> list[str]:
     before, now = measures.get("floor"), known_before(contest)["floor"]
     if not measures or before == now:
         return []
-    was, is_now = ("none" if value is None else number(value) for value in (before, now))
+    was, is_now = ("none" if value is None else format_number(value) for value in (before, now))
     return [f"The best memoryless controller found reached {was} when the rule was written down; "
             f"{is_now} counts here."]  # fmt: skip
 
@@ -187,7 +187,7 @@ def _unequal(contest: Contest) -> list[str]:
     lengths = []
     for arm, of_arm in trained.items():
         is_one = max(of_arm) <= _ALIKE * min(of_arm)
-        text = (steps(float(np.median(of_arm))) if is_one
-                else f"{steps(min(of_arm))} to {steps(max(of_arm))}")  # fmt: skip
+        text = (format_steps(float(np.median(of_arm))) if is_one
+                else f"{format_steps(min(of_arm))} to {format_steps(max(of_arm))}")  # fmt: skip
         lengths.append(f"{label_of(arm)} {text}")
     return [f"Trainings were not equally long, in steps: {'; '.join(lengths)}."]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.reference.laws import Actions, Controller, Flags
+from thrust_pomdp.reference.control_laws import Actions, Controller, Flags
 
 #: What is seen of a maze: -1 or 1 for a cue, else 0.
 Cues = NDArray[np.float64]

@@ -13,7 +13,7 @@ from thrust_pomdp.arguments import (
     check_fraction,
     check_positive,
 )
-from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule
+from thrust_pomdp.experiment.recipe_values import SCHEDULED, Linear, parse_schedule
 
 #: Keys that may be None, which is no value of theirs or leaves the choice to the algorithm.
 _MAY_BE_NONE = frozenset(
@@ -26,7 +26,7 @@ _MAY_BE_NONE = frozenset(
 WINDOW_STATES = ("zero", "carry")
 
 
-def whole(name: str, value: Any, minimum: int = 1) -> int:
+def check_whole(name: str, value: Any, minimum: int = 1) -> int:
     """Read a count; rl-zoo writes them as ``!!float 1e5``.
 
     :raises ValueError: if it is none, or below ``minimum``
@@ -88,7 +88,7 @@ _OF_NORMALIZER: Mapping[str, _Check] = {
 NORMALIZE_KEYS = tuple(_OF_NORMALIZER)
 
 
-def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+def check_hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an algorithm's arguments, counts as whole numbers.
 
     :raises ValueError: naming the first that cannot be
@@ -98,7 +98,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
         if value is None and key in _MAY_BE_NONE:
             continue
         if key in _COUNTS:
-            found[key] = whole(key, value, _COUNTS[key])
+            found[key] = check_whole(key, value, _COUNTS[key])
         elif key in _OF_ALGORITHMS:
             _OF_ALGORITHMS[key](key, value)
     return found

@@ -100,7 +100,7 @@ _RECORDERS: dict[str, tuple[type[RecordGif | RecordMp4], str, str]] = {
 }
 
 
-def check_path(path: Path) -> Path:
+def check_video_path(path: Path) -> Path:
     """Return the path of a film to be written.
 
     :raises ValueError: if its ending is none we can write
@@ -120,7 +120,7 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def recorded(env: Env, path: Path) -> RecordGif | RecordMp4:
+def record(env: Env, path: Path) -> RecordGif | RecordMp4:
     """Wrap an environment so that a film of it is written when it is closed.
 
     :param env: an environment with ``render_mode="rgb_array"``
@@ -128,6 +128,6 @@ def recorded(env: Env, path: Path) -> RecordGif | RecordMp4:
     :raises ValueError: if its ending is another
     :raises ImportError: if what writes it is not installed
     """
-    recorder, _, _ = _RECORDERS[check_path(path).suffix.lower()]
+    recorder, _, _ = _RECORDERS[check_video_path(path).suffix.lower()]
     path.parent.mkdir(parents=True, exist_ok=True)
     return recorder(env, path)

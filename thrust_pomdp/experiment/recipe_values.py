@@ -64,7 +64,7 @@ def _finite(value: Any) -> float:
     return number
 
 
-def number_in(value: Any) -> Any:
+def parse_number(value: Any) -> Any:
     """Read a number in a text, which ``1e-3`` is to YAML 1.1; anything else stays as it is."""
     if not isinstance(value, str):
         return value
@@ -140,12 +140,12 @@ def _torch_name(name: str) -> Any:
     return found
 
 
-def literal(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """Read a value of the command line: a literal of Python's or YAML's, anything else as text.
 
-    >>> literal("0.5"), literal("None"), literal("lin_3e-3")
+    >>> parse_literal("0.5"), parse_literal("None"), parse_literal("lin_3e-3")
     (0.5, None, 'lin_3e-3')
-    >>> literal("false"), literal("TRUE"), literal("null")
+    >>> parse_literal("false"), parse_literal("TRUE"), parse_literal("null")
     (False, True, None)
     """
     if text in _YAML:

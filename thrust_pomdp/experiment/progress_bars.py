@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from thrust_pomdp.experiment.console import quietly
 from thrust_pomdp.experiment.engines import IDLE_SECONDS, Event, Progress, Started
-from thrust_pomdp.experiment.output import quietly
 
 
-class Bars:
+class ProgressBars:
     """Progress bars of the whole and of each task, and lines above them.
 
     :param totals: the tasks to come, and how far each goes

@@ -1,17 +1,17 @@
-"""Files that appear whole or not at all, and a folder of them that one process at a time writes."""
+"""A folder of results that one process at a time writes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from thrust_pomdp.experiment.atomic_write import UNFINISHED, write_atomically
+
 LOCK = ".lock"
-_UNFINISHED = ".unfinished"
 
 
 class ResultsFolder:
@@ -43,7 +43,7 @@ class ResultsFolder:
 
     def write_error(self, name: str, reason: str) -> None:
         """Write why a run failed."""
-        write_whole(self.error_path(name), reason.encode())
+        write_atomically(self.error_path(name), reason.encode())
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Check that results made with these settings may go into this folder.
@@ -98,7 +98,7 @@ class ResultsFolder:
         self.runs.mkdir(parents=True, exist_ok=True)
         with _locked(self.path, self.MAKER):
             self.check_settings(settings)  # again: another process may have been at it until now
-            for leftover in self.runs.glob(f"*{_UNFINISHED}"):
+            for leftover in self.runs.glob(f"*{UNFINISHED}"):
                 leftover.unlink()
             self._write_marker(as_json(settings), as_json(noted()))
             yield
@@ -109,7 +109,7 @@ class ResultsFolder:
         if marker.exists():
             joined = self._joined(self._read_marker(), settings)
             content = {**json.loads(marker.read_text()), "settings": joined}
-        write_whole(marker, json.dumps({**content, **noted}, indent=1).encode())
+        write_atomically(marker, json.dumps({**content, **noted}, indent=1).encode())
 
     def _read_marker(self) -> dict[str, Any]:
         marker = self.path / self.MARKER
@@ -121,44 +121,6 @@ class ResultsFolder:
         if made_by != self.MAKER or not isinstance(settings, dict):
             raise ValueError(f"{marker} was not written by a {self.MAKER}: choose another folder")
         return settings
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all, whatever happens meanwhile.
-
-    It is on the disk when this returns: a power cut later takes nothing of it.
-
-    :raises OSError: if it cannot be written
-    """
-    descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, f"{path.name}.", path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(unfinished, 0o666 & ~_umask())  # a temporary file is for its owner only
-        os.replace(unfinished, path)
-        _sync_names(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
-
-
-def _sync_names(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system offers that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @contextlib.contextmanager

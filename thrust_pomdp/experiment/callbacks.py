@@ -91,14 +91,14 @@ class EvaluationCallback(BaseCallback):
 
     def _note(self) -> None:
         trained = self._stopwatch.seconds
-        with self._stopwatch.paused(), undisturbed(self.model):
+        with self._stopwatch.paused(), without_side_effects(self.model):
             deterministic, stochastic = self._evaluate()
         self.evaluations.append((self.num_timesteps, trained, deterministic, stochastic))
         self._report(self.evaluations[-1])
 
 
 @contextlib.contextmanager
-def undisturbed(model: BaseAlgorithm) -> Iterator[None]:
+def without_side_effects(model: BaseAlgorithm) -> Iterator[None]:
     """Leave generators and the policy's mode as they were: training goes on with them."""
     policy, actions = model.policy, model.action_space.np_random.bit_generator
     mode, drawing = policy.training, actions.state  # DQN explores by its action space

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Run, contests
 
 if TYPE_CHECKING:
@@ -91,4 +91,4 @@ def _write(path: Path, names: Sequence[str], lines: Sequence[Sequence[Any]]) -> 
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     writer.writerows(lines)
-    write_whole(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode())

@@ -12,13 +12,13 @@ _DIGITS = ((10_000, 0), (10, 1), (1, 2), (0.01, 3))
 _MINUS = "\N{MINUS SIGN}"
 
 
-def number(value: float, scale: float | None = None) -> str:
+def format_number(value: float, scale: float | None = None) -> str:
     """Write a number to about four digits of its scale.
 
-    >>> number(498.349), number(-0.1234), number(2.0, scale=500.0), number(23456.7)
-    ('498.3', '−0.123', '2.0', '23,457')
-    >>> number(0.98765, scale=1.0), number(0.00012345), number(0.0)
-    ('0.99', '0.000123', '0.000')
+    >>> [format_number(value) for value in (498.349, -0.1234, 23456.7, 0.00012345, 0.0)]
+    ['498.3', '−0.123', '23,457', '0.000123', '0.000']
+    >>> format_number(2.0, scale=500.0), format_number(0.98765, scale=1.0)
+    ('2.0', '0.99')
 
     :param value: what to write
     :param scale: size of the numbers it stands among; its own by default
@@ -31,40 +31,40 @@ def number(value: float, scale: float | None = None) -> str:
     return _MINUS + text[1:] if text.startswith("-") and float(text.replace(",", "")) else text
 
 
-def interval(ends: tuple[float, float], scale: float | None = None) -> str:
+def format_interval(ends: tuple[float, float], scale: float | None = None) -> str:
     """Write an interval.
 
-    >>> interval((-1.25, 30.0), 500.0)
+    >>> format_interval((-1.25, 30.0), 500.0)
     '[−1.2, 30.0]'
     """
-    low, high = (number(end, scale) for end in ends)
+    low, high = (format_number(end, scale) for end in ends)
     return f"[{low}, {high}]"
 
 
-def with_interval(estimate: Estimate, scale: float | None = None) -> str:
+def format_estimate(estimate: Estimate, scale: float | None = None) -> str:
     """Write an estimate and its interval, or that there is none.
 
-    >>> with_interval(Estimate(120.0, (100.0, 140.0))), with_interval(Estimate(120.0, None))
+    >>> format_estimate(Estimate(120.0, (100.0, 140.0))), format_estimate(Estimate(120.0, None))
     ('120.0 [100.0, 140.0]', '120.0 (one run)')
     """
     scale = estimate.value if scale is None else scale
-    ends = "(one run)" if estimate.interval is None else interval(estimate.interval, scale)
-    return f"{number(estimate.value, scale)} {ends}"
+    ends = "(one run)" if estimate.interval is None else format_interval(estimate.interval, scale)
+    return f"{format_number(estimate.value, scale)} {ends}"
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Write a number of things.
 
-    >>> counted(1, "run"), counted(3, "run")
+    >>> format_count(1, "run"), format_count(3, "run")
     ('1 run', '3 runs')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def steps(value: float) -> str:
+def format_steps(value: float) -> str:
     """Write a number of environment steps.
 
-    >>> steps(45_000), steps(900), steps(2_500_000)
+    >>> format_steps(45_000), format_steps(900), format_steps(2_500_000)
     ('45k', '900', '2.5M')
     """
     for size, unit in ((1e6, "M"), (1e3, "k")):
@@ -73,10 +73,10 @@ def steps(value: float) -> str:
     return f"{value:.4g}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time.
 
-    >>> duration(4.21), duration(75), duration(7300)
+    >>> format_duration(4.21), format_duration(75), format_duration(7300)
     ('4.2 s', '75 s', '122 min')
     """
     if seconds >= 600:
@@ -84,14 +84,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def reached(at: Reached, seconds: Reached) -> str:
+def format_reached(at: Reached, seconds: Reached) -> str:
     """Write what it took to reach a threshold.
 
-    >>> reached(Reached(45_000.0, 0, 5), Reached(4.21, 0, 5))
+    >>> format_reached(Reached(45_000.0, 0, 5), Reached(4.21, 0, 5))
     '45k steps, 4.2 s'
-    >>> reached(Reached(45_000.0, 2, 5), Reached(4.21, 2, 5))
+    >>> format_reached(Reached(45_000.0, 2, 5), Reached(4.21, 2, 5))
     '45k steps, 4.2 s (not by 2 of 5)'
-    >>> reached(Reached(None, 3, 5), Reached(None, 3, 5))
+    >>> format_reached(Reached(None, 3, 5), Reached(None, 3, 5))
     'not by 3 of 5'
 
     :param at: steps, from :func:`~thrust_pomdp.experiment.statistics.median_reaching`
@@ -100,14 +100,14 @@ def reached(at: Reached, seconds: Reached) -> str:
     missed = f"not by {at.missed} of {at.n_runs}"
     if at.median is None or seconds.median is None:
         return missed
-    text = f"{steps(at.median)} steps, {duration(seconds.median)}"
+    text = f"{format_steps(at.median)} steps, {format_duration(seconds.median)}"
     return f"{text} ({missed})" if at.missed else text
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """Leave out the middle of what is too long.
 
-    >>> shortened("a_package.module:factory", 15)
+    >>> shorten("a_package.module:factory", 15)
     'a_packa…factory'
     """
     if len(text) <= length:
