@@ -230,7 +230,8 @@ class TestNoRoomOnTheDisk:
         monkeypatch.setattr(runners.tempfile, "tempdir", str(tmp_path))
         monkeypatch.setattr(runners.ProgressBars, "wait", lambda self: self.interrupt())
         monkeypatch.setattr(
-            runners.ProgressBars, "interrupt", lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
+            runners.ProgressBars, "interrupt",
+            lambda self: (_ for _ in ()).throw(KeyboardInterrupt),
             raising=False,
         )  # fmt: skip
         save = runners.save_result
