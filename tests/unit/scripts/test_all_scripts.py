@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-#: What hatch calls, and no program of its own.
-HOOKS = {"long_description"}
-PROGRAMS = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem not in HOOKS)
+PROGRAMS = sorted(
+    path.stem
+    for path in SCRIPTS.glob("*.py")
+    if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
