@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch as th
-from benchmark import SETTINGS, Setting, make_model, one_window
+from benchmark_contenders import SETTINGS, Setting, make_model, one_window
 
 from thrust_pomdp.ppo import collecting
 from thrust_pomdp.ppo.losses import ppo_losses

@@ -335,9 +335,7 @@ def test_variants_of_the_ablation_differ_in_what_their_names_say_alone(env):
         assert of[f"ablations/{env}-{name}"] == expected
 
 
-def result(
-    comparison: results_plan.Comparison, arm: str, seed: int, mean: float
-) -> RunResult:
+def result(comparison: results_plan.Comparison, arm: str, seed: int, mean: float) -> RunResult:
     (spec,) = (one for one in comparison.specs() if (one.arm, one.seed) == (arm, seed))
     curve = [(10 * (point + 1), mean) for point in range(200)]
     return RunResult(asdict(spec), mean, mean, [mean], [mean - 1], 2000, 1.5, curve)

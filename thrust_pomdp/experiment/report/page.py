@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report import tables
-from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures, png
+from thrust_pomdp.experiment.report.figure_style import NARROW, WIDE, png
+from thrust_pomdp.experiment.report.figures import pictures
 from thrust_pomdp.experiment.report.number_format import format_count, format_number
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure

@@ -36,6 +36,7 @@ from thrust_pomdp.experiment.report import (
     Verdict,
     contests,
     decide,
+    figure_style,
     figures,
     number_format,
     page,
@@ -44,7 +45,7 @@ from thrust_pomdp.experiment.report import (
     tables,
     write_report,
 )
-from thrust_pomdp.experiment.report.runs import ARM_ORDER
+from thrust_pomdp.experiment.report.runs import ARM_ORDER, label_of
 from thrust_pomdp.experiment.report.text_and_csv import table, write_csv
 from thrust_pomdp.experiment.statistics import estimate
 from thrust_pomdp.reference import LADDER, normalized
@@ -444,13 +445,13 @@ def _bands(axes) -> list[PolyCollection]:
 
 
 class TestFigures:
-    def drawn(self, results, name: str, width: float = figures.WIDE):
+    def drawn(self, results, name: str, width: float = figure_style.WIDE):
         _, draw = figures.pictures(contest(results))[name]
         figure = draw(width)
         FigureCanvasAgg(figure).draw()
         return figure
 
-    @pytest.mark.parametrize("width", [figures.WIDE, figures.NARROW])
+    @pytest.mark.parametrize("width", [figure_style.WIDE, figure_style.NARROW])
     def test_the_curves_have_a_line_per_arm_and_rung_and_a_band_per_arm(self, width):
         figure = self.drawn(drawn(SEVEN_ARMS, 3), "curves", width)
         (axes,) = figure.axes
@@ -482,20 +483,20 @@ class TestFigures:
 
     def test_an_arm_of_the_package_looks_the_same_on_every_page(self):
         for arms in itertools.permutations(("mlp", "lstm", "mine:a")):
-            styles = figures.styles(arms)
+            styles = figure_style.styles(arms)
             assert styles["lstm"].colour == "#0072B2"
             assert styles["mlp"].colour == "#D55E00"
             assert styles["mine:a"].colour == "#000000"
 
     def test_a_variant_of_an_arm_has_its_colour_and_other_dashes(self):
-        styles = figures.styles(
+        styles = figure_style.styles(
             ["lstm-prev-action", "lstm-prev-action-privileged", "gru-prev-action"]
         )
         assert len({style.colour for style in styles.values()}) == 1
         assert len({style.dashes for style in styles.values()}) == 3
 
     def test_without_colours_all_arms_of_the_package_differ_by_their_shapes(self):
-        styles = figures.styles([*ARM_ORDER, "mine:a", "mine:b"])
+        styles = figure_style.styles([*ARM_ORDER, "mine:a", "mine:b"])
         assert len({style.marker for style in styles.values()}) == len(styles)
         figure = self.drawn(drawn(SEVEN_ARMS, 3), "curves")
         lines = figure.axes[0].lines[:7]
@@ -516,10 +517,10 @@ class TestFigures:
         assert (tmp_path / "curves.png").stat().st_size > 0
 
     def test_no_two_of_twenty_arms_look_the_same(self):
-        styles = figures.styles([f"mine:{number}" for number in range(20)])
+        styles = figure_style.styles([f"mine:{number}" for number in range(20)])
         assert len(set(styles.values())) == 20
 
-    @pytest.mark.parametrize("width", [figures.WIDE, figures.NARROW])
+    @pytest.mark.parametrize("width", [figure_style.WIDE, figure_style.NARROW])
     def test_no_words_leave_the_picture_or_cover_each_other(self, width):
         for name in ("curves", "scores", "gap"):
             figure = self.drawn(drawn(SEVEN_ARMS, 2), name, width)
@@ -549,7 +550,7 @@ class TestFigures:
         found = figures.pictures(contest(results))
         assert set(found) == names
         for _, draw in found.values():
-            draw(figures.NARROW).canvas.draw()
+            draw(figure_style.NARROW).canvas.draw()
 
     def test_evaluations_are_drawn_in_the_mode_of_the_arm(self):
         values = result(stochastic_share=2.0)
@@ -571,7 +572,7 @@ class TestFigures:
         ],
     )
     def test_labels_are_moved_as_little_as_it_takes(self, places, expected):
-        assert figures.spread_out(places, 0.1) == pytest.approx(expected)
+        assert figure_style.spread_out(places, 0.1) == pytest.approx(expected)
 
 
 @pytest.fixture
@@ -591,7 +592,7 @@ class TestPage:
         assert "http" not in "".join(found.text)
         text = " ".join(found.text)
         for arm in arms:
-            assert figures.label_of(arm) in text
+            assert label_of(arm) in text
         assert report.verdicts["FlickeringCartPole-v0"].sentence in text
         names = {path.name for path in tmp_path.glob("*.png")}
         assert names == {f"{n}.png" for n in ("curves", "evaluations", "scores", "gap", "time")}
