@@ -12,7 +12,6 @@ is measured with one and with two torch threads and the better of the two counts
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 import platform
@@ -31,6 +30,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 import thrust_pomdp
 from thrust_pomdp.experiment import provenance
+from thrust_pomdp.experiment.atomic_write import write_csv
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.recurrent.memory import memory_sequences
 from thrust_pomdp.recurrent.sequences import ResetLayout
 
@@ -256,9 +257,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     by_name = {setting.name: setting for setting in SETTINGS}
     parser.add_argument("--settings", nargs="+", choices=list(by_name), default=list(by_name))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
@@ -285,11 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
                     f"{r.train_ms:.0f} ms)" for r in rows[-3:] if r.length == length
                     and r.setting == setting.name), sep="\n", flush=True)  # fmt: skip
     (args.out / "parts.txt").write_text("\n".join([machine(), *parts, ""]))
-    with (args.out / "speed.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["# " + machine()])
-        writer.writerow(Row._fields)
-        writer.writerows([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in rows)
+    lines = [[f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in rows]
+    write_csv(args.out / "speed.csv", ["# " + machine()], [Row._fields, *lines])
     plot(rows, settings, args.out / "speed.png")
     print(f"\n{summary(rows, settings)}\n\nWritten: {args.out}/speed.csv, {args.out}/speed.png")
     return 0

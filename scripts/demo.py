@@ -10,7 +10,6 @@ installation that the command does not make.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import textwrap
@@ -21,6 +20,7 @@ from typing import Any
 
 from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import compare, options
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.experiment.report.runs import Run, read_folder
 from thrust_pomdp.experiment.report.text_and_csv import aligned
 from thrust_pomdp.experiment.results_folder import as_json
@@ -147,9 +147,7 @@ def filled(page: str, text: str) -> str:
 @options.command("demo")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "demo", metavar="DIR")
     args = parser.parse_args(arguments)
     text = block(args.results, MAKEFILE.read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.registration import creator_of
 from thrust_pomdp.experiment import playback
-from thrust_pomdp.experiment.commands.options import named_value, positive
+from thrust_pomdp.experiment.commands.options import make_parser, named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
@@ -36,9 +36,7 @@ CARTPOLE = {"signal_label": "pole angle (°)", "action_names": ["push left", "pu
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="FOLDER/runs/NAME",
                         help="a run of scripts/compare.py, of a recurrent arm")  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .png file")

@@ -20,7 +20,7 @@ from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.experiment import playback, video
-from thrust_pomdp.experiment.commands.options import add_env_options, positive
+from thrust_pomdp.experiment.commands.options import add_env_options, make_parser, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 
 DEFAULT_ENV = "FlickeringCartPole-v0"
@@ -40,9 +40,7 @@ SENSES = ("previous_action", "previous_reward", "frame_stack")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--run", type=Path, metavar="FOLDER/runs/NAME",
                      help="a run of scripts/compare.py, in its own environment")  # fmt: skip

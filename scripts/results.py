@@ -14,8 +14,6 @@ played elsewhere (docs/results/grids.yml) goes to results/grids/ and docs/result
 
 from __future__ import annotations
 
-import argparse
-import csv
 import shutil
 import sys
 from collections.abc import Sequence
@@ -34,6 +32,7 @@ from results_plan import (
 )
 from results_tables import filled
 
+from thrust_pomdp.experiment import atomic_write
 from thrust_pomdp.experiment.commands import options, sweep
 from thrust_pomdp.experiment.report import write_csv
 from thrust_pomdp.experiment.report.figures import plot
@@ -108,10 +107,11 @@ def keep(results: Sequence[RunResult], comparison: Comparison) -> None:
     current = sorted(key for key in of_run if key in signed and signed[key][0] == planned.get(key))
     comparison.folder.mkdir(parents=True, exist_ok=True)
     write_csv([of_run[key] for key in current], comparison.folder)
-    with (comparison.folder / "trained.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", "recipe", "revision"])
-        writer.writerows((*key, *signed[key]) for key in current)
+    atomic_write.write_csv(
+        comparison.folder / "trained.csv",
+        ["arm", "seed", "recipe", "revision"],
+        [(*key, *signed[key]) for key in current],
+    )
 
 
 def play(names: Sequence[str], jobs: int) -> int:
@@ -155,9 +155,7 @@ def write_page() -> None:
 @options.command("results")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="train what is missing")
     running.add_argument("names", nargs="*", metavar="TABLE[/COMPARISON]")

@@ -8,7 +8,6 @@ rollouts, on one thread; medians. What is not listed is the difference to the wh
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import torch as th
 from benchmark_contenders import SETTINGS, Setting, make_model, one_window
 
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.ppo import collecting
 from thrust_pomdp.ppo.losses import ppo_losses
 from thrust_pomdp.recurrent.compiled import load_kernels
@@ -122,9 +122,7 @@ def report(setting: Setting, length: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     names = [setting.name for setting in SETTINGS if not setting.foreign]
     parser.add_argument("--settings", nargs="+", choices=names, default=["shared", "64-envs"])
     parser.add_argument("--length", type=int, default=100, help="steps of an episode")

@@ -94,6 +94,17 @@ class Arm:
         return self.keys is None
 
     @property
+    def memory(self) -> Memory:
+        """What it can remember; of a user's own that is not known."""
+        if self.is_users:
+            return "unknown"
+        if self.recurrent:
+            return "recurrent"
+        if self.stacks_frames:
+            return "frames"
+        return "previous action" if self.previous_action else "none"
+
+    @property
     def recipe_keys(self) -> frozenset[str]:
         """Keys that a recipe of this arm may have; for a user's arm those of the runner.
 

@@ -1,11 +1,15 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, CSV files among them."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 #: How the names of files end that are not there yet.
 UNFINISHED = ".unfinished"
@@ -31,6 +35,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
         raise
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV, whose lines end alike on every system."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table as a CSV file.
+
+    :raises OSError: if it cannot be written
+    """
+    write_atomically(path, csv_text(head, rows).encode())
 
 
 def _sync_names(folder: Path) -> None:

@@ -7,7 +7,6 @@ a comparison.
 
 from __future__ import annotations
 
-import csv
 import importlib
 import io
 import itertools
@@ -19,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thrust_pomdp.experiment import atomic_write
 from thrust_pomdp.experiment.arms import ARM_LABELS
-from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.engines import Finished
 from thrust_pomdp.experiment.runs import RunSpec
 
@@ -127,14 +126,16 @@ class EvaluationTask:
 def write_csv(found: Sequence[Cell], path: Path) -> None:
     """Write a line per run and point; nothing in its means where there is no such environment."""
     names = list(dict.fromkeys(name for cell in found for name in cell.parameters))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
-    for cell in found:
-        means = [_number(cell.most_likely), _number(cell.sampled)]
-        values = [str(cell.parameters[name]) for name in names]
-        writer.writerow([cell.arm, cell.seed, *values, *means])
-    write_atomically(path, text.getvalue().encode())
+    rows = [
+        [
+            cell.arm,
+            cell.seed,
+            *(str(cell.parameters[name]) for name in names),
+            *(_number(mean) for mean in (cell.most_likely, cell.sampled)),
+        ]
+        for cell in found
+    ]
+    atomic_write.write_csv(path, ["arm", "seed", *names, "most_likely", "sampled"], rows)
 
 
 def _number(mean: float) -> str:
@@ -198,7 +199,7 @@ def heat_map(
     figure.suptitle(about, x=0.01, ha="left", fontsize=9)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
-    write_atomically(path, drawn.getvalue())
+    atomic_write.write_atomically(path, drawn.getvalue())
 
 
 def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) -> None:

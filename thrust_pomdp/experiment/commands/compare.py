@@ -30,12 +30,7 @@ from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[training_parser()],
-    )
+    made = options.make_parser(__doc__, "compare", parents=[training_parser()])
     options.add_verdict_options(made)
     return made
 

@@ -8,6 +8,7 @@ import importlib.util
 import math
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,13 @@ number = _parser(_finite)
 not_negative_number = _parser(_finite, 0)
 
 
-def add_env_options(
-    parser: argparse.ArgumentParser, default: str | None = "FlickeringCartPole-v0"
-) -> None:
+def make_parser(about: str | None, prog: str | None = None, **kwargs: Any) -> ArgumentParser:
+    """Return a parser whose help shows a module's docstring as it is written."""
+    shown = argparse.RawDescriptionHelpFormatter
+    return ArgumentParser(prog, description=about, formatter_class=shown, **kwargs)
+
+
+def add_env_options(parser: ArgumentParser, default: str | None = "FlickeringCartPole-v0") -> None:
     """Add ``--env`` and ``--env-kwargs``.
 
     :param parser: gets them
@@ -96,7 +101,7 @@ def add_env_options(
     )
 
 
-def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+def add_recipe_options(parser: ArgumentParser) -> None:
     """Add what changes recipes."""
     parser.add_argument(
         "--matched",
@@ -120,7 +125,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_memory_options(parser: argparse.ArgumentParser) -> None:
+def add_memory_options(parser: ArgumentParser) -> None:
     """Add what tells which arms of the user's own have memory."""
     parser.add_argument(
         "--memoryless",
@@ -139,7 +144,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+def add_verdict_options(parser: ArgumentParser) -> None:
     """Add what the rule of the verdict does not know of an environment."""
     parser.add_argument(
         "--margin",
@@ -190,7 +195,7 @@ def terms_of(args: argparse.Namespace) -> Terms:
     return Terms(margin, solved, memory_of(args))
 
 
-def add_running_options(parser: argparse.ArgumentParser) -> None:
+def add_running_options(parser: ArgumentParser) -> None:
     """Add what says where runs are done."""
     parser.add_argument(
         "--jobs",

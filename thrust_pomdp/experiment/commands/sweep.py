@@ -68,9 +68,7 @@ def grid_line(text: str) -> tuple[str, list[Any]]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = options.make_parser(__doc__, "sweep")
     commands = made.add_subparsers(dest="what", required=True)
     evaluated = commands.add_parser("evaluate", help="play finished runs at every point")
     evaluated.add_argument("comparison", type=Path, help="folder of a comparison")

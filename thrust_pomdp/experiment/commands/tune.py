@@ -32,9 +32,7 @@ from thrust_pomdp.experiment.tuning import Space, Study, TuneTask, read_space
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = options.make_parser(__doc__, "tune")
     options.add_env_options(made)
     made.add_argument(
         "--arm", type=options.arm_list, default="lstm", metavar="ARM",

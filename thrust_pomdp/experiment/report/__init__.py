@@ -15,7 +15,6 @@ from thrust_pomdp.experiment.report.figures import plot
 from thrust_pomdp.experiment.report.page import write_page
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import (
-    CURVE_EPISODES,
     Contest,
     Failure,
     Run,
@@ -25,6 +24,7 @@ from thrust_pomdp.experiment.report.runs import (
 from thrust_pomdp.experiment.report.terms import Kept, Terms, read_kept
 from thrust_pomdp.experiment.report.text_and_csv import rows, table, write_csv
 from thrust_pomdp.experiment.report.verdict import Outcome, Verdict, decide
+from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 __all__ = [
     "CURVE_EPISODES",

@@ -22,7 +22,6 @@ from thrust_pomdp.experiment.report.figure_style import (
 )
 from thrust_pomdp.experiment.report.number_format import format_number, format_steps, shorten
 from thrust_pomdp.experiment.report.runs import (
-    CURVE_EPISODES,
     MODES,
     Contest,
     Floats,
@@ -31,13 +30,12 @@ from thrust_pomdp.experiment.report.runs import (
     label_of,
 )
 from thrust_pomdp.experiment.report.score_figures import draw_gap, draw_scores
+from thrust_pomdp.experiment.runs import CURVE_EPISODES, RunResult
 from thrust_pomdp.experiment.statistics import estimate, pointwise_estimates
 from thrust_pomdp.reference import Rung
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from thrust_pomdp.experiment.training import RunResult
 
 #: Points of a line from one shape to the next.
 _MARKED_EVERY = 16

@@ -18,8 +18,9 @@ from thrust_pomdp.experiment.report.figure_style import NARROW, WIDE, png
 from thrust_pomdp.experiment.report.figures import pictures
 from thrust_pomdp.experiment.report.number_format import format_count, format_number
 from thrust_pomdp.experiment.report.rule import RULE
-from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure
+from thrust_pomdp.experiment.report.runs import Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
+from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thrust_pomdp.experiment.atomic_write import write_atomically
-from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Run, contests
-
-if TYPE_CHECKING:
-    from thrust_pomdp.experiment.training import RunResult
+from thrust_pomdp.experiment import atomic_write
+from thrust_pomdp.experiment.report.runs import Run, contests
+from thrust_pomdp.experiment.runs import CURVE_EPISODES, RunResult
 
 _COLUMNS = ("arm", "seed", "final", "best", "sampled", "most likely", "steps", "seconds")
 
@@ -77,18 +72,11 @@ def write_csv(results: Sequence[RunResult | Run], folder: Path) -> None:
     """Write ``summary.csv`` (a line per run) and ``curves.csv`` (a line per point)."""
     names = [column.replace(" ", "_") for column in _COLUMNS]
     runs = [row for row in rows(results) if row[1] != "mean"]
-    _write(folder / "summary.csv", names, runs)
+    atomic_write.write_csv(folder / "summary.csv", names, runs)
     points = [
         (run.arm, run.spec["seed"], int(timesteps), f"{mean:.{2 if abs(mean) >= 10 else 5}f}")
         for run in map(Run.of, results)
         for timesteps, mean in run.curve
     ]
-    _write(folder / "curves.csv", ["arm", "seed", "timesteps", "mean_return"], points)
-
-
-def _write(path: Path, names: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(lines)
-    write_atomically(path, text.getvalue().encode())
+    head = ["arm", "seed", "timesteps", "mean_return"]
+    atomic_write.write_csv(folder / "curves.csv", head, points)
