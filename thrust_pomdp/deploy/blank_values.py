@@ -54,7 +54,7 @@ def _through(outside: Sequence[Any], blank: Any) -> Any:
     return blank
 
 
-class BlankLooks:
+class BlankFiller:
     """Shows what is told to be blank as a blank, in a batch of raw observations.
 
     Of a ``Box`` that is zeros, if nothing else is known; of ``Discrete`` and ``MultiDiscrete``

@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.deploy.blank_values import BlankLooks
+from thrust_pomdp.deploy.blank_values import BlankFiller
 from thrust_pomdp.deploy.observation_layers import (
     Layer,
     Normalized,
@@ -267,9 +267,9 @@ class ObservationPipeline:
         batch = self._looks(obs)(batch, flags)
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
-    def _looks(self, obs: Any) -> BlankLooks:
+    def _looks(self, obs: Any) -> BlankFiller:
         space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
-        return BlankLooks(space, self._blank)
+        return BlankFiller(space, self._blank)
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
         if self._actions is None:

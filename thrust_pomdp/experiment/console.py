@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 def say(line: str) -> None:
     """Print a line, or not: a log on a full disk or a reader that has left ends no training."""
-    with quietly():
+    with ignore_output_errors():
         print(line, flush=True)
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def ignore_output_errors() -> Iterator[None]:
     """Go on where output cannot be written."""
     try:
         yield

@@ -23,7 +23,7 @@ from thrust_pomdp.deploy.observation_pipeline import load_normalizer
 from thrust_pomdp.deploy.stateful_actor import StatefulActor
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runs import RunSpec, load_result
-from thrust_pomdp.experiment.vec_envs import as_trained
+from thrust_pomdp.experiment.vec_envs import wrap_as_trained
 from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks
 from thrust_pomdp.ppo.maskable.masks import get_action_masks
 from thrust_pomdp.ppo.maskable.policies import MaskableRecurrentActorCriticPolicy
@@ -221,7 +221,7 @@ def run_actor(env: Env, run: SavedRun, deterministic: bool) -> ModelActor:
     :raises ValueError: if a file holds something else, or does not fit the environment
     """
     model = run.load()
-    venv = as_trained(DummyVecEnv([lambda: env]), run.spec.recipe, run.load_normalizer())
+    venv = wrap_as_trained(DummyVecEnv([lambda: env]), run.spec.recipe, run.load_normalizer())
     return _actor_in(venv, model, run.model, deterministic)
 
 

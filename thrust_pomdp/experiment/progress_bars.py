@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from thrust_pomdp.experiment.console import quietly
+from thrust_pomdp.experiment.console import ignore_output_errors
 from thrust_pomdp.experiment.engines import IDLE_SECONDS, Event, Progress, Started
 
 
@@ -57,7 +57,7 @@ class ProgressBars:
 
     def write(self, line: str) -> None:
         """Write a line above the bars."""
-        with quietly():
+        with ignore_output_errors():
             self._tqdm.write(line)
 
     def write_once(self, line: str) -> None:

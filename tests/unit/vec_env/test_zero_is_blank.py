@@ -30,7 +30,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.experiment.arms import ARMS
 from thrust_pomdp.experiment.recipes import Recipe
-from thrust_pomdp.experiment.vec_envs import as_trained, copy_statistics
+from thrust_pomdp.experiment.vec_envs import copy_statistics, wrap_as_trained
 from thrust_pomdp.wrappers.visible_statistics import ZeroWatch
 
 DATA = Path(__file__).parents[2] / "data"
@@ -393,7 +393,7 @@ class TestGivenWithoutFlags:
         trace = look_inside(small_model(env), env, 200)
         assert trace.blanked.any()
         recipe = Recipe(n_timesteps=1, normalize={})
-        evaluation = as_trained(make_vec_env(FLICKERING, 2, seed=1), recipe, env)
+        evaluation = wrap_as_trained(make_vec_env(FLICKERING, 2, seed=1), recipe, env)
         evaluation.reset()
         for _ in range(100):
             evaluation.step(np.zeros(2, int))
@@ -494,16 +494,16 @@ class TestRecipes:
         recipe = Recipe.from_mapping(ARMS["lstm"], mapping)
         make = lambda: DummyVecEnv([lambda: DrawnEnv(box(2), blinking)] * 2)  # noqa: E731
         trained = VecNormalizeVisible(make(), **recipe.normalize)
-        evaluation = unwrap_vec_normalize(as_trained(make(), recipe, trained))
+        evaluation = unwrap_vec_normalize(wrap_as_trained(make(), recipe, trained))
         assert evaluation.zero_is_blank
         assert not evaluation.normalize_obs(np.zeros(2)).any()
 
     def test_what_was_met_is_handed_on_at_once_and_later(self) -> None:
         recipe, trained = Recipe(n_timesteps=1, normalize={}), flagged()
         venv = make_vec_env(FLICKERING, 2)
-        assert unwrap_vec_normalize(as_trained(venv, recipe, trained)).met_flags
+        assert unwrap_vec_normalize(wrap_as_trained(venv, recipe, trained)).met_flags
         fresh = VecNormalizeVisible(make_vec_env(FLICKERING, 2))
-        frozen = unwrap_vec_normalize(as_trained(venv, recipe, fresh))
+        frozen = unwrap_vec_normalize(wrap_as_trained(venv, recipe, fresh))
         assert not frozen.met_flags
         copy_statistics(trained, frozen)
         assert frozen.met_flags
@@ -511,7 +511,7 @@ class TestRecipes:
     def test_a_plain_normaliser_takes_zeros_for_data_there_too(self) -> None:
         plain = VecNormalize(make_vec_env("CartPole-v1", 1))
         recipe = Recipe(n_timesteps=1, normalize={})
-        frozen = as_trained(make_vec_env("CartPole-v1", 1), recipe, plain)
+        frozen = wrap_as_trained(make_vec_env("CartPole-v1", 1), recipe, plain)
         assert not frozen.zero_is_blank
 
 
