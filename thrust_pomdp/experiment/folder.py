@@ -104,16 +104,18 @@ class ComparisonFolder(ResultsFolder):
         return any(self.runs.glob("*.json")) and names_in(self.path) <= _WITHOUT_MARKER
 
     def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        for key in wanted:
-            if key != "recipes":
-                check_same(self.path, key, made.get(key), wanted[key])
+        for key in wanted.keys() - {"environment", "recipes"}:
+            check_same(self.path, key, made.get(key), wanted[key])
+        if "env_id" in wanted and any(self.runs.glob("*.json")):
+            _check_environment(self.path, wanted["env_id"], made.get("environment"))
         recipes = made.get("recipes", {})
         for arm in wanted["recipes"].keys() & recipes.keys():
             budget = wanted["n_timesteps"]
             _check_recipe(self.path, arm, recipes[arm], wanted["recipes"][arm], budget)
 
     def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        return {**wanted, "recipes": {**made.get("recipes", {}), **wanted["recipes"]}}
+        recipes = {**made.get("recipes", {}), **wanted["recipes"]}
+        return {"environment": made.get("environment"), **wanted, "recipes": recipes}
 
     def _check_run(self, spec: RunSpec) -> None:
         path = self.result_path(spec.name)
@@ -123,22 +125,10 @@ class ComparisonFolder(ResultsFolder):
             default = RunSpec.__dataclass_fields__[key].default
             if key != "hyperparams":
                 check_same(path, key, found.spec.get(key, default), wanted[key])
-        self._check_environment(spec, found.provenance.get("environment"))
+        _check_environment(path, spec.env_id, found.provenance.get("environment"))
         if found.recipe:
             recipe = as_json(spec.recipe.as_mapping())
             _check_recipe(path, spec.arm, found.recipe, recipe, spec.n_timesteps)
-
-    def _check_environment(self, spec: RunSpec, made: Mapping[str, Any] | None) -> None:
-        """Check that the id still stands for what a run was trained in.
-
-        Earlier versions did not note it, and where nothing is registered nothing can be trained.
-        """
-        wanted = environment_of(spec.env_id)
-        if made is None or wanted is None:
-            return
-        path = self.result_path(spec.name)
-        for key in wanted:
-            check_same(path, f"{key} of {spec.env_id}", made.get(key), wanted[key], ": ")
 
     def write(self, name: str, result: RunResult, files: Mapping[str, bytes]) -> None:
         """Write what a finished run gave; it counts as finished once its result is there.
@@ -174,10 +164,23 @@ def _settings(specs: Sequence[RunSpec]) -> dict[str, Any]:
     if any(spec.label for spec in specs):
         shared.pop("env_kwargs")  # its cells differ in these
     recipes = {spec.arm: spec for spec in specs}
+    environment = environment_of(first["env_id"]) if specs else None
     return {
         **shared,
+        **({} if environment is None else {"environment": environment}),
         "recipes": {arm: as_json(spec.recipe.as_mapping()) for arm, spec in recipes.items()},
     }
+
+
+def _check_environment(path: Path, env_id: str, made: Mapping[str, Any] | None) -> None:
+    """Check that an id still stands for what results were made in.
+
+    Earlier versions did not note it, and where nothing is registered nothing can be trained.
+    """
+    wanted = environment_of(env_id)
+    if made is not None and wanted is not None:
+        for key in wanted:
+            check_same(path, f"{key} of {env_id}", made.get(key), wanted[key], ": ")
 
 
 def _check_recipe(

@@ -414,6 +414,14 @@ class TestAnIdThatStandsForSomethingElse:
         self.register(**then)
         self.run(tmp_path)
         self.register(**now)
+        with pytest.raises(ValueError, match=f"was made with {message}"):
+            self.run(tmp_path)
+        # Another arm is not trained beside the one that is there, whatever the file of the folder.
+        mlp = [RunSpec("mlp", self.ID, 0, **TINY)]
+        with pytest.raises(ValueError, match=f"was made with {message}"):
+            run(mlp, tmp_path)
+        marker = tmp_path / "comparison.json"
+        marker.write_text(marker.read_text().replace('"environment": ', '"another": '))
         with pytest.raises(ValueError, match=f"lstm-seed0.json was made with {message}"):
             self.run(tmp_path)
 
@@ -432,11 +440,28 @@ class TestAnIdThatStandsForSomethingElse:
         self.register(kwargs=copy.deepcopy(kwargs))
         assert self.run(tmp_path) == []
 
+    def test_may_be_put_right_as_long_as_there_is_no_result(self, tmp_path):
+        self.register()
+        specs = [RunSpec("lstm", self.ID, 0, **TINY)]
+        failed = Failed("lstm-seed0", "Traceback ...\nValueError: no such thing\n")
+        assert run(specs, tmp_path, lstm=failed)[0] == []
+        self.register(Open)
+        assert self.run(tmp_path) == ["lstm-seed0"]
+        self.register()
+        with pytest.raises(ValueError, match="'.*:Open', not '.*:Walled'"):
+            self.run(tmp_path)
+
+    def test_does_not_matter_to_who_trains_nothing(self, tmp_path):
+        self.register()
+        self.run(tmp_path)
+        self.register(Open)
+        assert Runner([], tmp_path, engine=InstantEngine()).run() == []
+
     def test_is_not_known_to_results_of_earlier_versions(self, tmp_path):
         self.register()
         self.run(tmp_path)
-        path = tmp_path / "runs" / "lstm-seed0.json"
-        path.write_text(path.read_text().replace('"environment": ', '"another": '))
+        for path in (tmp_path / "comparison.json", tmp_path / "runs" / "lstm-seed0.json"):
+            path.write_text(path.read_text().replace('"environment": ', '"another": '))
         self.register(Open)
         assert self.run(tmp_path) == []
 
@@ -445,3 +470,6 @@ class TestAnIdThatStandsForSomethingElse:
         self.run(tmp_path)
         gym.registry.pop(self.ID)
         assert self.run(tmp_path) == []
+        self.register(Open)  # nor is it forgotten
+        with pytest.raises(ValueError, match="'.*:Walled', not '.*:Open'"):
+            self.run(tmp_path)
