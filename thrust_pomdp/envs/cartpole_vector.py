@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.envs.classic_control.utils import maybe_parse_reset_bounds
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import (
     FlickeringCartPoleEnv,
     MaskedCartPoleEnv,
@@ -27,7 +28,6 @@ from thrust_pomdp.envs.native_vector import (
     Observations,
 )
 from thrust_pomdp.envs.rendering import STRIP_FRAMES
-from thrust_pomdp.unmodified_classes import remember
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)

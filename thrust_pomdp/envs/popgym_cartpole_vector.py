@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_vector import SensedCartPoleVectorEnv
 from thrust_pomdp.envs.native_vector import Flags, Indices, Observations
 from thrust_pomdp.envs.noise import SensorNoises
@@ -14,7 +15,6 @@ from thrust_pomdp.envs.popgym_cartpole import (
     PositionOnlyCartPoleEnv,
     clipped,
 )
-from thrust_pomdp.unmodified_classes import remember
 
 
 @remember

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.native_vector import Actions, Flags, Indices, NativeVectorEnv, Observations
 from thrust_pomdp.envs.tmaze import (
@@ -18,7 +19,6 @@ from thrust_pomdp.envs.tmaze import (
     observe,
     stride,
 )
-from thrust_pomdp.unmodified_classes import remember
 
 
 class TMazeOfVector(EnvOfVector):

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from thrust_pomdp.wrappers.blank_symbols import observation_space_of
+from thrust_pomdp.wrappers.blanks import observation_space_of
 
 
 class ExposeObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorActionWrapper, VectorRewardWrapper, VectorWrapper
 from numpy.typing import NDArray
 
-from thrust_pomdp.wrappers.blank_flags import spread
+from thrust_pomdp.wrappers.flags import spread
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
 #: Attribute by which a wrapper (class or object) says that the flags it passes on are of the

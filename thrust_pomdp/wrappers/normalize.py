@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.wrappers.blank_symbols import observation_space_of
+from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.frame_order import refuse_frame_order
 from thrust_pomdp.wrappers.previous import refuse_previous_inside
 from thrust_pomdp.wrappers.visible_statistics import (

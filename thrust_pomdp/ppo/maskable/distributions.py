@@ -18,8 +18,8 @@ from stable_baselines3.common.distributions import (
     MultiCategoricalDistribution,
 )
 
+from thrust_pomdp.as_written import remember
 from thrust_pomdp.ppo.distributions import PLAIN_METHODS, PlainCategoricalDistribution
-from thrust_pomdp.unmodified_classes import remember
 
 
 class MaskableDistribution(Distribution):
