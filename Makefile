@@ -5,9 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
-WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py ppo.py spaces.py \
-	asymmetric.py gate.py stored_states.py rnn_class.py encoder.py maskable.py) \
-	tests/equivalence
+WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
 .PHONY: help demo test lint format docs clean
 

@@ -11,7 +11,6 @@ removed again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -19,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from thrust_pomdp.experiment.commands.options import make_parser
 
 ROOT = Path(__file__).parents[1]
 #: Name -> environments, LSTM units, and whether actor and critic share one.
@@ -35,6 +36,7 @@ import torch as th
 th.set_num_threads(1)
 import thrust_pomdp
 from stable_baselines3.common.logger import configure
+from thrust_pomdp.experiment.commands.options import make_parser
 
 for name, (n_envs, hidden, shared) in json.loads(sys.argv[1]).items():
     env = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs, seed=0)
@@ -75,9 +77,7 @@ def measure(checkout: Path) -> dict[str, tuple[float, float]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("revision", help="the other one, as git names it")
     parser.add_argument("--pairs", type=int, default=5, help="processes of each")
     args = parser.parse_args(arguments)

@@ -10,7 +10,6 @@ installation that the command does not make.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import textwrap
@@ -19,10 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import compare, options
-from thrust_pomdp.experiment.files import as_json, write_whole
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.experiment.report.runs import Run, read_folder
-from thrust_pomdp.experiment.report.text import aligned
+from thrust_pomdp.experiment.report.text_and_csv import aligned
+from thrust_pomdp.experiment.results_folder import as_json
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -62,7 +63,7 @@ def check_arguments(runs: Sequence[Run], folder: Path) -> None:
     :raises ValueError: naming what differs
     """
     args = compare.parser().parse_args(["--out", str(folder)])
-    wanted = {spec.name: as_json(asdict(spec)) for spec in compare.specs(args)}
+    wanted = {spec.name: as_json(asdict(spec)) for spec in compare.run_specs(args)}
     found = {run.name: dict(run.spec) for run in runs}
     if found.keys() != wanted.keys():
         raise ValueError(
@@ -146,13 +147,11 @@ def filled(page: str, text: str) -> str:
 @options.command("demo")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "demo", metavar="DIR")
     args = parser.parse_args(arguments)
     text = block(args.results, MAKEFILE.read_text(encoding="utf-8"))
-    write_whole(README, filled(README.read_text(encoding="utf-8"), text).encode())
+    write_atomically(README, filled(README.read_text(encoding="utf-8"), text).encode())
     print(text, end="")
     return 0
 

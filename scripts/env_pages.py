@@ -8,7 +8,6 @@ spaces, the blanking law and the measured reference ladder.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -22,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from thrust_pomdp.envs import FlickerLaw
 from thrust_pomdp.envs.registration import ENVIRONMENTS
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.reference import LADDER
 from thrust_pomdp.reference.rungs import Rung
 
@@ -240,9 +240,7 @@ def _balance(state: np.ndarray) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the pages")
     folder = parser.parse_args(arguments).out
     from PIL import Image

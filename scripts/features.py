@@ -10,8 +10,6 @@ to the plain LSTM's time of the same round.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +30,8 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
     make_vec_env,
 )
-from thrust_pomdp.experiment.commands.options import positive
+from thrust_pomdp.experiment.atomic_write import write_csv
+from thrust_pomdp.experiment.commands.options import make_parser, positive
 
 N_ENVS, N_STEPS, HIDDEN = 16, 128, 64
 ENV = "thrust_pomdp:FlickeringCartPole-v0"
@@ -156,9 +155,7 @@ def rows(measured: dict[str, Measured]) -> list[tuple[str, ...]]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure all features in turn."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--repeats", type=positive, default=30)
     parser.add_argument("--out", type=Path, help="folder for features.csv")
     args = parser.parse_args(arguments)
@@ -173,8 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(row[0].ljust(42), *(cell.rjust(13) for cell in row[1:]))
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
-        with (args.out / "features.csv").open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *found])
+        write_csv(args.out / "features.csv", head, found)
 
 
 if __name__ == "__main__":

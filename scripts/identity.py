@@ -13,7 +13,6 @@ the rest. (It takes neither MultiBinary actions nor MultiDiscrete observations.)
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import thrust_pomdp
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.ppo import maskable
 
 TASKS: dict[str, Callable[[], gym.Env]] = {
@@ -133,9 +133,7 @@ def means(who: str, task: str, seed: int, steps: Sequence[int], **given: Any) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--steps", nargs="+", type=int, default=[3000, 10_000])

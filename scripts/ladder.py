@@ -21,11 +21,11 @@ from typing import Any
 import gymnasium as gym
 
 from thrust_pomdp.envs.registration import ENVIRONMENTS
-from thrust_pomdp.experiment.commands.options import add_env_options, positive
+from thrust_pomdp.experiment.commands.options import add_env_options, make_parser, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.reference import Controller, Ladder, Rung, controllers, measure
+from thrust_pomdp.reference.episodes import make_single
 from thrust_pomdp.reference.figures import write_figures
-from thrust_pomdp.reference.playing import make_single
 from thrust_pomdp.reference.report import draw, markdown, text
 from thrust_pomdp.reference.search import search
 from thrust_pomdp.reference.tasks import LAWS, store_gains, task_of
@@ -42,9 +42,7 @@ EXTRA: list[tuple[str, dict[str, Any]]] = [
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add_env_options(parser, default=None)
     parser.add_argument("--episodes", type=positive, default=6000,
                         help="episodes of each controller (default: %(default)s)")  # fmt: skip

@@ -20,16 +20,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
-from thrust_pomdp.experiment import watching
-from thrust_pomdp.experiment.commands.options import named_value, positive
+from thrust_pomdp.envs.registration import creator_of
+from thrust_pomdp.experiment import playback
+from thrust_pomdp.experiment.commands.options import make_parser, named_value, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
-from thrust_pomdp.experiment.names import env_spec
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
@@ -37,9 +36,7 @@ CARTPOLE = {"signal_label": "pole angle (°)", "action_names": ["push left", "pu
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="FOLDER/runs/NAME",
                         help="a run of scripts/compare.py, of a recurrent arm")  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .png file")
@@ -63,8 +60,9 @@ def telling(spec: RunSpec, env_kwargs: dict[str, object]) -> RunSpec:
 
 def maker_of(env_id: str) -> Callable[..., Any]:
     """Return the class, or function, that makes an environment."""
-    made = env_spec(env_id).entry_point
-    return made if callable(made) else load_env_creator(str(made))
+    found = find_spec(env_id)
+    assert found is not None  # a run was trained in it
+    return creator_of(found.entry_point)
 
 
 def is_cartpole(env_id: str) -> bool:
@@ -74,7 +72,7 @@ def is_cartpole(env_id: str) -> bool:
 
 
 def picture(args: argparse.Namespace) -> str:
-    run = watching.find_run(args.run)
+    run = playback.find_run(args.run)
     spec = telling(run.spec, dict(args.env_kwargs))
     model = run.load()
     model.set_random_seed(args.seed)

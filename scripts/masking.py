@@ -7,7 +7,6 @@ Prints every figure of docs/masking.md and draws its picture.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from contextlib import closing
@@ -18,10 +17,10 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from thrust_pomdp.experiment.commands.options import positive
+from thrust_pomdp.experiment.commands.options import make_parser, positive
 from thrust_pomdp.reference import Rung, ladder
-from thrust_pomdp.reference.laws import Memoryless
-from thrust_pomdp.reference.playing import make_envs
+from thrust_pomdp.reference.control_laws import Memoryless
+from thrust_pomdp.reference.episodes import make_envs
 
 ENV = "MaskedCartPole-v0"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -262,9 +261,7 @@ def _draw_bars(axes: Any, ladders: dict[str, list[Rung]], results: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--episodes", type=positive, default=6000,
                         help="episodes of each controller (default: %(default)s)")  # fmt: skip
     parser.add_argument("--plot", type=Path, default=DOCS / "masking.png", metavar="PNG",

@@ -19,8 +19,8 @@ import gymnasium as gym
 from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
-from thrust_pomdp.experiment import films, watching
-from thrust_pomdp.experiment.commands.options import add_env_options, positive
+from thrust_pomdp.experiment import playback, video
+from thrust_pomdp.experiment.commands.options import add_env_options, make_parser, positive
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 
 DEFAULT_ENV = "FlickeringCartPole-v0"
@@ -40,9 +40,7 @@ SENSES = ("previous_action", "previous_reward", "frame_stack")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--run", type=Path, metavar="FOLDER/runs/NAME",
                      help="a run of scripts/compare.py, in its own environment")  # fmt: skip
@@ -82,27 +80,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def watch(args: argparse.Namespace) -> None:
     env_id, env_kwargs = args.env or DEFAULT_ENV, dict(args.env_kwargs)
-    run = None if args.run is None else watching.find_run(args.run)
+    run = None if args.run is None else playback.find_run(args.run)
     if run is not None:
         env_id, env_kwargs = args.env or run.spec.env_id, {**run.spec.env_kwargs, **env_kwargs}
     if args.out is not None:
-        films.check_path(args.out)
-    env = watching.make_env(env_id, args.human, env_kwargs)
-    actor: watching.Actor
+        video.check_video_path(args.out)
+    env = playback.make_env(env_id, args.human, env_kwargs)
+    actor: playback.Actor
     if run is not None:
-        actor = watching.run_actor(env, run, args.deterministic)
+        actor = playback.run_actor(env, run, args.deterministic)
     elif args.model is not None:
         senses = {name: getattr(args, name) for name in SENSES}
-        actor = watching.model_actor(env, args.model, args.normalizer, args.deterministic, **senses)
+        actor = playback.model_actor(env, args.model, args.normalizer, args.deterministic, **senses)
     else:
         knows = CONTROLLERS[args.controller]
-        actor = watching.scripted_actor(env, knows, env_id, args.seed, env_kwargs)
+        actor = playback.scripted_actor(env, knows, env_id, args.seed, env_kwargs)
     set_random_seed(args.seed)  # that of torch, which policies draw from
     if args.out is not None:
-        env = films.recorded(env, args.out)
+        env = video.record(env, args.out)
     # Closing writes the film: of what has been played, if someone interrupts.
     with closing(env):
-        watching.play(
+        playback.play(
             env, actor, args.episodes, args.max_steps, args.seed,
             lambda length, total: print(f"{length} steps, return {total:g}"),
         )  # fmt: skip

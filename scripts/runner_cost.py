@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from thrust_pomdp.experiment.commands.options import positive
+from thrust_pomdp.experiment.commands.options import make_parser, positive
 from thrust_pomdp.experiment.engines import Finished, Job, LocalEngine
 from thrust_pomdp.experiment.runs import RunSpec
 
@@ -44,9 +44,7 @@ gym.register("Clock-v0", Clock, max_episode_steps=500)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--pairs", type=positive, default=5, help="of each measurement (5)")
     parser.add_argument(
         "--n-timesteps", type=positive, default=60_000, help="steps of a training (60,000)"

@@ -8,8 +8,6 @@ upper half of each range: 1 is proportional, less is better.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import resource
 import statistics
 import sys
@@ -22,6 +20,8 @@ import torch as th
 from stable_baselines3.common.logger import configure
 
 from thrust_pomdp import RecurrentPPO, make_vec_env
+from thrust_pomdp.experiment.atomic_write import write_csv
+from thrust_pomdp.experiment.commands.options import make_parser
 
 RANGES = {
     "n_envs": (16, 32, 64, 128, 256, 512, 1024),
@@ -76,9 +76,7 @@ def resident_mb() -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--windows", type=int, default=3, help="windows timed at each size")
     args = parser.parse_args(arguments)
@@ -109,10 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"{1e3 * halves[0]:.2f} ms in the first half and {1e3 * halves[1]:.2f} ms in the second"
     )
     args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / "scaling.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("name", "size", "seconds"))
-        writer.writerows((name, size, f"{seconds:.6f}") for name, size, seconds in rows)
+    lines = [(name, size, f"{seconds:.6f}") for name, size, seconds in rows]
+    write_csv(args.out / "scaling.csv", ("name", "size", "seconds"), lines)
     print(f"Written: {args.out}/scaling.csv")
     return 0
 

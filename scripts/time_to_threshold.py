@@ -11,8 +11,6 @@ count. Our recipe was found on other seeds than those measured.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
 import os
 import statistics
@@ -32,6 +30,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
+from thrust_pomdp.experiment.atomic_write import write_csv
+from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.experiment.training import RunSpec, VecScaleReward
 
 ENV_ID = "thrust_pomdp:FlickeringCartPole-v0"
@@ -122,9 +122,7 @@ def run(job: tuple[str, int]) -> tuple[str, int, dict[int, tuple[float, int]]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, required=True)
@@ -140,10 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{who} seed {seed}: {threshold} after {seconds:.1f} s, {steps} steps",
                       flush=True)  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / "threshold.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("contender", "seed", "threshold", "seconds", "steps"))
-        writer.writerows((*row[:3], f"{row[3]:.1f}", row[4]) for row in rows)
+    head = ("contender", "seed", "threshold", "seconds", "steps")
+    lines = [(*row[:3], f"{row[3]:.1f}", row[4]) for row in rows]
+    write_csv(args.out / "threshold.csv", head, lines)
     for threshold in THRESHOLDS:
         median = {
             who: statistics.median(row[3] for row in rows if (row[0], row[2]) == (who, threshold))

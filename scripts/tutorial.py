@@ -10,7 +10,6 @@ namespace. A ``text`` block after one of them holds what it prints; the word ``m
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import io
@@ -24,6 +23,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from thrust_pomdp.experiment.commands.options import make_parser
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "tutorial.md"
@@ -192,9 +193,7 @@ def _lines(text: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--prose", action="store_true", help="make the notebook, run nothing")
     args = parser.parse_args(arguments)
     cells = read(PAGE.read_text())

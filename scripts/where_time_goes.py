@@ -8,17 +8,17 @@ rollouts, on one thread; medians. What is not listed is the difference to the wh
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch as th
-from benchmark import SETTINGS, Setting, make_model, one_window
+from benchmark_contenders import SETTINGS, Setting, make_model, one_window
 
+from thrust_pomdp.experiment.commands.options import make_parser
+from thrust_pomdp.ppo import collecting
 from thrust_pomdp.ppo.losses import ppo_losses
-from thrust_pomdp.ppo.recurrent_ppo import recurrent_ppo as ppo
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences
 
@@ -92,13 +92,15 @@ def collecting_parts(model: Any) -> dict[str, float]:
 
         return call
 
-    watched_step = ppo.WatchedStep
-    ppo.WatchedStep = lambda policy: timed("policy step", watched_step(policy))
+    watched_step = collecting.WatchedStep
+    collecting.WatchedStep = lambda *args, **kwargs: timed(
+        "policy step", watched_step(*args, **kwargs)
+    )
     model.env.step = timed("environments", model.env.step)
     model.rollout_buffer.add = timed("storing the step", model.rollout_buffer.add)
     for _ in range(10):
         one_window(model, threads=1)
-    ppo.WatchedStep = watched_step
+    collecting.WatchedStep = watched_step
     del model.env.step, model.rollout_buffer.add
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 
@@ -120,9 +122,7 @@ def report(setting: Setting, length: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     names = [setting.name for setting in SETTINGS if not setting.foreign]
     parser.add_argument("--settings", nargs="+", choices=names, default=["shared", "64-envs"])
     parser.add_argument("--length", type=int, default=100, help="steps of an episode")

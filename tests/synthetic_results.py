@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.experiment.report import Contest, Run, Verdict, contests, decide
+
 #: Arm -> where it ends on FlickeringCartPole-v0, and how much its runs differ.
 SEVEN_ARMS = {
     "lstm": (480.0, 12.0),
@@ -20,6 +22,9 @@ SEVEN_ARMS = {
     "my_research_package.contestants:make_transformer_with_a_long_name": (380.0, 90.0),
 }
 TWO_ARMS = {arm: SEVEN_ARMS[arm] for arm in ("lstm", "mlp")}
+
+#: No ladder; a reward threshold of 475; neither.
+NO_LADDER, NOTHING_KNOWN = "CartPole-v1", "Pendulum-v1"
 
 PROVENANCE = {
     "versions": {"thrust_pomdp": "0.1.0", "torch": "2.13.0+cpu", "gymnasium": "1.4.0"},
@@ -96,6 +101,20 @@ def drawn(
         for arm, (centre, spread) in arms.items()
     }
     return scored(scores, **kwargs)
+
+
+def contest(results, **kwargs) -> Contest:
+    (found,) = contests([Run.from_mapping(values) for values in results], **kwargs)
+    return found
+
+
+def around(centre: float, n_runs: int = 10, spread: float = 2.0) -> list[float]:
+    """Scores that lie evenly about a centre, all different."""
+    return (centre + spread * np.linspace(-1, 1, n_runs)).tolist()
+
+
+def verdict(scores, margin=None, solved=None, memory=None, **kwargs) -> Verdict:
+    return decide(contest(scored(scores, **kwargs), memory=memory), margin, solved)
 
 
 def write(folder: Path, results: Sequence[Mapping[str, Any]]) -> Path:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         PreviousRewardObservation,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {

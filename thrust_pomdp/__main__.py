@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from thrust_pomdp.experiment.names import with_near_names
+from thrust_pomdp.errors import with_near_names
 
 #: Command -> what it does; each is a module of ``thrust_pomdp.experiment.commands``.
 COMMANDS = {

@@ -1,10 +1,11 @@
-"""What a program is told that does something wrong: an error of both kinds, and at which line."""
+"""What a program is told that does something wrong: by which error, and at which line."""
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import FrameType
 
@@ -40,6 +41,16 @@ class ArgumentError(ValueError, AssertionError):
     ...     print(error)
     n_steps must be at least 1, got 0
     """
+
+
+def with_near_names(message: str, name: str, known: Iterable[str]) -> str:
+    """Append the known names that are near to a wrong one, if there are any.
+
+    >>> with_near_names("no arm 'lsmt'", "lsmt", ["lstm", "mlp"])
+    "no arm 'lsmt': did you mean lstm?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"{message}: did you mean {' or '.join(near)}?" if near else message
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

@@ -62,7 +62,7 @@ class TestDemo:
             "machine": {"cpus": 2, "processor": "of mine"},
             **provenance,
         }
-        for spec in compare.specs(args):
+        for spec in compare.run_specs(args):
             values = {
                 "spec": {**asdict(spec), **(changes or {})}, "final": 1.0, "best": 2.0,
                 "deterministic": [26.0], "stochastic": [181.0], "timesteps": 200_704,

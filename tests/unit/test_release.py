@@ -129,11 +129,26 @@ class TestWhatItSaysOfItself:
         assert long_description(readme, "https://x.example/") == absolute
 
     def test_the_version_is_everywhere_the_same(self) -> None:
-        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
         init = (ROOT / "thrust_pomdp" / "__init__.py").read_text(encoding="utf-8")
-        assert str(citation["version"]) == VERSION
         assert f'__version__ = "{VERSION}"' in init
-        assert f"## [{VERSION}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    def test_the_last_release_is_cited_and_code_after_it_says_that_it_is_another(self) -> None:
+        """Files tell which code wrote them: between releases it is a development version."""
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+        sections = re.findall(
+            r"^## \[(.+?)\](.*?)(?=^## |\Z)",
+            (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+            re.DOTALL | re.MULTILINE,
+        )
+        assert sections[0][0] == "Unreleased"
+        released = sections[1][0]
+        assert str(citation["version"]) == released
+        if sections[0][1].strip():
+            assert re.fullmatch(r"\d+\.\d+\.\d+\.dev\d+", VERSION)
+            number = [int(part) for part in VERSION.split(".")[:3]]
+            assert number > [int(part) for part in released.split(".")]
+        else:
+            assert released == VERSION
 
     def test_the_citation_names_the_same_work(self) -> None:
         citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))

@@ -57,6 +57,12 @@ def test_every_module_is_in_a_room():
     assert {room_of(name) for name in MODULES if name not in DOORS} == set(ROOMS)
 
 
+def test_unit_tests_stand_in_the_rooms_of_what_they_test():
+    folders = {path.name for path in Path(__file__).parent.iterdir() if any(path.glob("test_*.py"))}
+    assert folders <= {*ROOMS[1:], "docs", "scripts"}
+    assert len(folders) > 10
+
+
 def test_imports_point_down():
     up = [
         f"{name} -> {target}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -28,106 +28,22 @@ from stable_baselines3.common.vec_env import (
 )
 
 from thrust_pomdp.arguments import check_count, check_flag
-from thrust_pomdp.deploy.blank_looks import BlankLooks
+from thrust_pomdp.deploy.blank_values import BlankFiller
+from thrust_pomdp.deploy.observation_layers import (
+    Layer,
+    Normalized,
+    Previous,
+    Stacked,
+    StepContext,
+)
 from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 from thrust_pomdp.vec_env.previous import VecPrevious, layers
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, VecUnprivileged
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
-from thrust_pomdp.wrappers.appending import OBSERVATION, Encoding, append
+from thrust_pomdp.wrappers.appending import OBSERVATION
 from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
 from thrust_pomdp.wrappers.visible_statistics import flags_of_batch
-
-
-class StepContext(NamedTuple):
-    """What is known beside the observations of a step, of ``n`` environments.
-
-    :param actions: what led to the observations, ``[n, *action_shape]``; None before any step
-    :param rewards: what came with them, ``[n]``; None where nobody told
-    :param starts: whose observation is the first of an episode, bool ``[n]``
-    :param flags: what of the observations is blanked, one flag for each
-    """
-
-    actions: Any
-    rewards: Any
-    starts: NDArray[np.bool_]
-    flags: list[Any]
-
-
-#: (observations of n environments, what else is known) -> what is shown of them
-Layer = Callable[[Any, StepContext], Any]
-
-
-class Normalized:
-    """Normalises by frozen statistics.
-
-    :param normalizer: SB3's or ours; it needs no environment
-    """
-
-    def __init__(self, normalizer: VecNormalize) -> None:
-        self._normalizer = normalizer
-
-    def __call__(self, obs: Any, context: StepContext) -> Any:
-        """Normalise what is visible."""
-        check_shapes(obs, self._normalizer.observation_space, "observation: the normalizer takes")
-        if isinstance(self._normalizer, VecNormalizeVisible):
-            return self._normalizer.normalize_obs(obs, context.flags)
-        return self._normalizer.normalize_obs(obs)
-
-
-class Previous:
-    """Appends the previous action or reward.
-
-    :param encoding: of what is appended
-    :param what: ``"action"`` or ``"reward"``
-    :param key: its key in a Dict observation; None where a vector gets longer
-    """
-
-    def __init__(self, encoding: Encoding, what: str, key: str | None) -> None:
-        self._encoding, self._what, self._key = encoding, what, key
-
-    def __call__(self, obs: Any, context: StepContext) -> Any:
-        """Append it, zeros at episode starts."""
-        starts = context.starts
-        values = context.actions if self._what == "action" else context.rewards
-        if values is not None:
-            encoded = self._encoding(values)
-            encoded[starts] = 0.0
-        elif starts.all():
-            encoded = self._encoding.none(len(starts))
-        else:
-            raise ValueError(
-                f"{self._what} must be given: the model was trained seeing its previous "
-                f"{self._what}, and not every observation starts an episode"
-            )
-        return append(obs, encoded, self._key)
-
-
-class Stacked:
-    """Shows the last few frames, zeros for those from before an episode's start.
-
-    :param n_stack: how many
-    :param axis_of: (key, frames of all environments) -> the axis to stack on, 1 or -1
-    """
-
-    def __init__(self, n_stack: int, axis_of: Callable[[str | None, Any], int]) -> None:
-        self._n_stack, self._axis_of = n_stack, axis_of
-        self._frames: dict[str | None, list[NDArray[Any]]] = {}
-
-    def __call__(self, obs: Any, context: StepContext) -> Any:
-        """Add frames to the stack."""
-        if isinstance(obs, dict):
-            return {key: self._push(key, part, context.starts) for key, part in obs.items()}
-        return self._push(None, obs, context.starts)
-
-    def _push(self, key: str | None, part: Any, starts: NDArray[np.bool_]) -> NDArray[Any]:
-        # What is kept is either all forgotten now, or of as many environments as there are.
-        blank = [np.zeros_like(part)] * self._n_stack
-        kept = [frame.copy() for frame in (blank if starts.all() else self._frames[key])[1:]]
-        for frame in kept:
-            frame[starts] = 0
-        self._frames[key] = [*kept, np.array(part)]
-        return np.concatenate(self._frames[key], axis=self._axis_of(key, part))
 
 
 @functools.singledispatch
@@ -284,7 +200,7 @@ class ObservationPipeline:
     :param layers: what to do to observations, from the inside out
     :param observation_space: what the model takes
     :param action_space: of the model
-    :param blank: what a blank looks like, as :func:`~thrust_pomdp.deploy.blank_looks.blank_of`
+    :param blank: what a blank looks like, as :func:`~thrust_pomdp.deploy.blank_values.blank_of`
         finds it
     """
 
@@ -351,9 +267,9 @@ class ObservationPipeline:
         batch = self._looks(obs)(batch, flags)
         return map_obs(lambda part: part[0], batch) if is_single else batch
 
-    def _looks(self, obs: Any) -> BlankLooks:
+    def _looks(self, obs: Any) -> BlankFiller:
         space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
-        return BlankLooks(space, self._blank)
+        return BlankFiller(space, self._blank)
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
         if self._actions is None:

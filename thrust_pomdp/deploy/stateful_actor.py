@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-    from thrust_pomdp.deploy.observation_pipeline import Layer
+    from thrust_pomdp.deploy.observation_layers import Layer
 
 
 class _Predictor(Protocol):
@@ -111,7 +111,7 @@ class StatefulActor:
         :raises ValueError: for what is no VecEnv, and for wrappers of which it is not known what
             they do
         """
-        from thrust_pomdp.deploy.blank_looks import blank_of
+        from thrust_pomdp.deploy.blank_values import blank_of
         from thrust_pomdp.deploy.observation_pipeline import layers_of
 
         actor = cls(model, deterministic)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from thrust_pomdp.errors import warn_user
 
@@ -103,6 +107,58 @@ def entry_point_name(entry_point: Any) -> str:
         return entry_point
     kind = entry_point if hasattr(entry_point, "__qualname__") else type(entry_point)
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def creator_of(entry_point: Any) -> Callable[..., Any]:
+    """Return the class, or function, that makes an environment."""
+    return entry_point if callable(entry_point) else load_env_creator(str(entry_point))
+
+
+def arguments_of(
+    entry_point: Any, kwargs: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all arguments of an environment by name, those that are left at their defaults too.
+
+    :param entry_point: of its registration
+    :param kwargs: arguments in its registration
+    :param given: arguments in ``gym.make``
+    """
+    parameters = inspect.signature(creator_of(entry_point)).parameters
+    defaults = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    return {**defaults, **kwargs, **given}
+
+
+def registered_as(spec: EnvSpec) -> dict[str, Any]:
+    """Return what of a registration makes the environment, as JSON has it.
+
+    What JSON does not have is told by the name of its class, so equal descriptions are a good sign
+    and no proof: the code behind an entry point may have changed.
+    """
+    return {
+        "entry_point": entry_point_name(spec.entry_point),
+        "kwargs": _as_data(spec.kwargs),
+        "max_episode_steps": spec.max_episode_steps,
+        "wrappers": [
+            {"entry_point": wrapper.entry_point, "kwargs": _as_data(wrapper.kwargs)}
+            for wrapper in spec.additional_wrappers
+        ],
+    }
+
+
+def _as_data(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _as_data(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_data(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _as_data(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)  # one NaN equals no other
+    return value if isinstance(value, (str, int, float, type(None))) else entry_point_name(value)
 
 
 def against_registration(spec: EnvSpec) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 from gymnasium import spaces
 
-from thrust_pomdp.experiment.names import with_near_names
+from thrust_pomdp.errors import with_near_names
 
 #: Keys of a recipe that are about environments and budget, in rl-zoo's words where it has one.
 RUNNER_KEYS = frozenset(
@@ -92,6 +92,17 @@ class Arm:
     def is_users(self) -> bool:
         """Whether the user brought it."""
         return self.keys is None
+
+    @property
+    def memory(self) -> Memory:
+        """What it can remember; of a user's own that is not known."""
+        if self.is_users:
+            return "unknown"
+        if self.recurrent:
+            return "recurrent"
+        if self.stacks_frames:
+            return "frames"
+        return "previous action" if self.previous_action else "none"
 
     @property
     def recipe_keys(self) -> frozenset[str]:

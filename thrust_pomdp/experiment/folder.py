@@ -8,14 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from thrust_pomdp.experiment.files import (
-    LOCK,
-    ResultsFolder,
-    as_json,
-    check_same,
-    names_in,
-    write_whole,
-)
+from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.registration import registered_as
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report.terms import (
     MARKER,
     Kept,
@@ -23,6 +18,13 @@ from thrust_pomdp.experiment.report.terms import (
     check_unchanged,
     kept_now,
     read_kept,
+)
+from thrust_pomdp.experiment.results_folder import (
+    LOCK,
+    ResultsFolder,
+    as_json,
+    check_same,
+    names_in,
 )
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, curve_text, load_result, result_text
 
@@ -102,16 +104,18 @@ class ComparisonFolder(ResultsFolder):
         return any(self.runs.glob("*.json")) and names_in(self.path) <= _WITHOUT_MARKER
 
     def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        for key in wanted:
-            if key != "recipes":
-                check_same(self.path, key, made.get(key), wanted[key])
+        for key in wanted.keys() - {"environment", "recipes"}:
+            check_same(self.path, key, made.get(key), wanted[key])
+        if "env_id" in wanted and any(self.runs.glob("*.json")):
+            _check_environment(self.path, wanted["env_id"], made.get("environment"))
         recipes = made.get("recipes", {})
         for arm in wanted["recipes"].keys() & recipes.keys():
             budget = wanted["n_timesteps"]
             _check_recipe(self.path, arm, recipes[arm], wanted["recipes"][arm], budget)
 
     def _joined(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        return {**wanted, "recipes": {**made.get("recipes", {}), **wanted["recipes"]}}
+        recipes = {**made.get("recipes", {}), **wanted["recipes"]}
+        return {"environment": made.get("environment"), **wanted, "recipes": recipes}
 
     def _check_run(self, spec: RunSpec) -> None:
         path = self.result_path(spec.name)
@@ -121,6 +125,7 @@ class ComparisonFolder(ResultsFolder):
             default = RunSpec.__dataclass_fields__[key].default
             if key != "hyperparams":
                 check_same(path, key, found.spec.get(key, default), wanted[key])
+        _check_environment(path, spec.env_id, found.provenance.get("environment"))
         if found.recipe:
             recipe = as_json(spec.recipe.as_mapping())
             _check_recipe(path, spec.arm, found.recipe, recipe, spec.n_timesteps)
@@ -132,15 +137,24 @@ class ComparisonFolder(ResultsFolder):
         """
         self.runs.mkdir(parents=True, exist_ok=True)  # whoever took it away gets a new one
         for ending, content in files.items():
-            write_whole(self.runs / f"{name}{ending}", content)
-        write_whole(self.runs / f"{name}.csv", curve_text(result).encode())
+            write_atomically(self.runs / f"{name}{ending}", content)
+        write_atomically(self.runs / f"{name}.csv", curve_text(result).encode())
         save_result(result, self.result_path(name))
         self.error_path(name).unlink(missing_ok=True)
 
 
+def environment_of(env_id: str) -> dict[str, Any] | None:
+    """Return what is registered under an id, as results keep it; None where nothing is."""
+    try:
+        spec = find_spec(env_id)
+    except ImportError:
+        return None
+    return None if spec is None else registered_as(spec)
+
+
 def save_result(result: RunResult, path: Path) -> None:
     """Write a result; the file appears whole or not at all."""
-    write_whole(path, result_text(result).encode())
+    write_atomically(path, result_text(result).encode())
 
 
 def _settings(specs: Sequence[RunSpec]) -> dict[str, Any]:
@@ -150,10 +164,23 @@ def _settings(specs: Sequence[RunSpec]) -> dict[str, Any]:
     if any(spec.label for spec in specs):
         shared.pop("env_kwargs")  # its cells differ in these
     recipes = {spec.arm: spec for spec in specs}
+    environment = environment_of(first["env_id"]) if specs else None
     return {
         **shared,
+        **({} if environment is None else {"environment": environment}),
         "recipes": {arm: as_json(spec.recipe.as_mapping()) for arm, spec in recipes.items()},
     }
+
+
+def _check_environment(path: Path, env_id: str, made: Mapping[str, Any] | None) -> None:
+    """Check that an id still stands for what results were made in.
+
+    Earlier versions did not note it, and where nothing is registered nothing can be trained.
+    """
+    wanted = environment_of(env_id)
+    if made is not None and wanted is not None:
+        for key in wanted:
+            check_same(path, f"{key} of {env_id}", made.get(key), wanted[key], ": ")
 
 
 def _check_recipe(

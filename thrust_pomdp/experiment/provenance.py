@@ -30,13 +30,14 @@ def machine() -> dict[str, str | int]:
     """Describe the machine; its name stays out of what may be published."""
     return {
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
     }  # fmt: skip
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return what the machine's processor is called."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -39,6 +39,7 @@ from typing import Any
 
 from thrust_pomdp.arguments import check_flag, check_positive
 from thrust_pomdp.envs.our_tasks import against_known_task
+from thrust_pomdp.errors import with_near_names
 from thrust_pomdp.experiment.arms import (
     ARM_LABELS,
     ARMS,
@@ -50,9 +51,19 @@ from thrust_pomdp.experiment.arms import (
     find_arm,
     keys_not_taken,
 )
-from thrust_pomdp.experiment.keys import NORMALIZE_KEYS, check_normalizer, checked, whole
-from thrust_pomdp.experiment.names import with_near_names
-from thrust_pomdp.experiment.values import SCHEDULED, literal, number_in, parse_dict, parse_schedule
+from thrust_pomdp.experiment.recipe_checks import (
+    NORMALIZE_KEYS,
+    check_hyperparameters,
+    check_normalizer,
+    check_whole,
+)
+from thrust_pomdp.experiment.recipe_values import (
+    SCHEDULED,
+    parse_dict,
+    parse_literal,
+    parse_number,
+    parse_schedule,
+)
 
 __all__ = [
     "ARM_LABELS",
@@ -117,11 +128,11 @@ class Recipe:
             raise ValueError(f"a recipe needs n_timesteps, that of {arm.name} has none")
         others = {key: value for key, value in mapping.items() if key not in RUNNER_KEYS}
         return cls(
-            n_timesteps=whole("n_timesteps", mapping["n_timesteps"]),
-            n_envs=whole("n_envs", mapping.get("n_envs", 1)),
+            n_timesteps=check_whole("n_timesteps", mapping["n_timesteps"]),
+            n_envs=check_whole("n_envs", mapping.get("n_envs", 1)),
             normalize=_normalize(mapping.get("normalize")),
             reward_scale=check_positive("reward_scale", mapping.get("reward_scale", 1.0)),
-            frame_stack=whole("frame_stack", mapping.get("frame_stack", 1)),
+            frame_stack=check_whole("frame_stack", mapping.get("frame_stack", 1)),
             previous_action=arm.previous_action
             or check_flag("previous_action", mapping.get("previous_action", False)),
             policy=_policy(mapping.get("policy")),
@@ -192,7 +203,7 @@ def _policy(value: Any) -> str | None:
 
 def _normalize(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
-        value = literal(value)
+        value = parse_literal(value)
     if value is None or value is False:
         return None
     options = {} if value is True else parse_dict("normalize", value)
@@ -200,7 +211,7 @@ def _normalize(value: Any) -> dict[str, Any] | None:
         if key not in NORMALIZE_KEYS:
             message = f"normalize takes no {key!r}"
             raise ValueError(with_near_names(message, str(key), NORMALIZE_KEYS))
-    options = {key: number_in(given) for key, given in options.items()}
+    options = {key: parse_number(given) for key, given in options.items()}
     check_normalizer(options)
     return options
 
@@ -221,8 +232,8 @@ def _hyperparameters(arm: Arm, mapping: Mapping[str, Any]) -> dict[str, Any]:
         kwargs = dict(values.get("policy_kwargs") or {}, rnn_class=arm.rnn_class)
         kwargs.pop("forget_bias", None)  # of an LSTM's recipe: nothing else has such a gate
         values["policy_kwargs"] = kwargs
-    values = {key: number_in(value) for key, value in values.items()}
-    return values if arm.is_users else checked(values)
+    values = {key: parse_number(value) for key, value in values.items()}
+    return values if arm.is_users else check_hyperparameters(values)
 
 
 def recipe_for(arm: str, env_id: str) -> Recipe:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from thrust_pomdp.experiment import provenance
-from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.console import say
 from thrust_pomdp.experiment.engines import (
     Engine,
     Events,
@@ -18,8 +18,8 @@ from thrust_pomdp.experiment.engines import (
     LocalEngine,
 )
 from thrust_pomdp.experiment.failures import headline
-from thrust_pomdp.experiment.folder import ComparisonFolder, save_result
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of, save_result
+from thrust_pomdp.experiment.progress_bars import ProgressBars
 from thrust_pomdp.experiment.report.terms import Terms
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
 
@@ -98,7 +98,7 @@ class Runner:
     def _do(self, pending: Sequence[RunSpec]) -> None:
         for spec in pending:
             self.folder.error_path(spec.name).unlink(missing_ok=True)
-        bars = Bars({spec.name: spec.total_timesteps for spec in pending}, len(self.specs))
+        bars = ProgressBars({spec.name: spec.total_timesteps for spec in pending}, len(self.specs))
         with closing(self.engine.run([self._job(spec) for spec in pending])) as events:
             try:
                 self._follow(events, bars)
@@ -111,14 +111,16 @@ class Runner:
 
     def _job(self, spec: RunSpec) -> Job:
         log = str(self.folder.path.resolve() / "tensorboard") if self.tensorboard else None
+        environment = environment_of(spec.env_id)
         noted = {
+            **({} if environment is None else {"environment": environment}),
             "git_revision": provenance.git_revision(),
             "command": provenance.command(),
             "runs_at_the_same_time": self.engine.jobs,
         }
         return Job(spec, log, noted)
 
-    def _follow(self, events: Events, bars: Bars) -> None:
+    def _follow(self, events: Events, bars: ProgressBars) -> None:
         for event in events:
             if isinstance(event, Finished):
                 self._unsaved.append(event)
@@ -131,7 +133,7 @@ class Runner:
             bars.wait()
             self._save(bars)
 
-    def _save(self, bars: Bars) -> None:
+    def _save(self, bars: ProgressBars) -> None:
         """Write what is finished; what cannot be written is kept for the next time."""
         for finished in list(self._unsaved):
             try:
@@ -149,7 +151,7 @@ class Runner:
                 f"{finished.name}: trained {result.timesteps} steps in {result.seconds:.0f} s"
             )
 
-    def _note_failure(self, failed: Failed, bars: Bars) -> None:
+    def _note_failure(self, failed: Failed, bars: ProgressBars) -> None:
         where = f"see {self.folder.error_path(failed.name)}"
         try:
             self.folder.write_error(failed.name, failed.reason)

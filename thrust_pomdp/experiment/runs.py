@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from thrust_pomdp.experiment.arms import find_arm
+from thrust_pomdp.experiment.atomic_write import csv_text
 from thrust_pomdp.experiment.recipes import Recipe, recipe_for
 
 #: Episodes whose mean is a point of the learning curve (SB3's ``stats_window_size``).
@@ -146,9 +145,6 @@ def curve_text(result: RunResult) -> str:
         row = rows.setdefault(timesteps, {})
         row["training_seconds"] = f"{seconds:.2f}"
         row["most_likely"], row["sampled"] = f"{deterministic:.2f}", f"{stochastic:.2f}"
-    names = ["timesteps", "training_return", "training_seconds", "most_likely", "sampled"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({"timesteps": step, **rows[step]} for step in sorted(rows))
-    return text.getvalue()
+    names = ["training_return", "training_seconds", "most_likely", "sampled"]
+    lines = ([step, *(rows[step].get(name) for name in names)] for step in sorted(rows))
+    return csv_text(["timesteps", *names], lines)

@@ -93,7 +93,7 @@ def _floats(values: Floats) -> Floats:
     return np.asarray(values, np.float64)
 
 
-def checked(name: str, scores: Sequence[ArrayLike]) -> list[Floats]:
+def check_scores(name: str, scores: Sequence[ArrayLike]) -> list[Floats]:
     """Return scores as arrays.
 
     :raises ValueError: unless there are tasks, each with a list of runs, all finite numbers
@@ -126,7 +126,7 @@ def resampled(
     :return: ``[n_resamples]``
     :raises ValueError: for scores that are none
     """
-    tasks = checked("scores", scores)
+    tasks = check_scores("scores", scores)
     n_resamples = check_count("n_resamples", n_resamples)
     rng = np.random.default_rng(seed)
     draws = [task[rng.integers(task.size, size=(n_resamples, task.size))] for task in tasks]
@@ -168,7 +168,7 @@ def estimate(
     :param seed: of the resampling
     :raises ValueError: for scores that are none, or a level outside (0, 1)
     """
-    tasks = checked("scores", scores)
+    tasks = check_scores("scores", scores)
     value = float(statistic(tasks))
     if any(task.size == 1 for task in tasks):
         return Estimate(value, None)
@@ -176,7 +176,9 @@ def estimate(
     return Estimate(value, percentile_interval(samples, level))
 
 
-def pointwise(values: ArrayLike, seed: int = 0) -> tuple[Floats, tuple[Floats, Floats] | None]:
+def pointwise_estimates(
+    values: ArrayLike, seed: int = 0
+) -> tuple[Floats, tuple[Floats, Floats] | None]:
     """Return the interquartile mean of curves at each point, and the ends of its 95 % intervals.
 
     Each point has an interval of its own: the band as a whole holds less than 95 % of curves.
@@ -243,7 +245,7 @@ def _paired(first: Sequence[ArrayLike], second: Sequence[ArrayLike]) -> list[tup
         raise ValueError(
             f"first and second must be of the same tasks, got {len(first)} and {len(second)} tasks"
         )
-    return list(zip(checked("first", first), checked("second", second), strict=True))
+    return list(zip(check_scores("first", first), check_scores("second", second), strict=True))
 
 
 def _wins(first: Floats, second: Floats) -> Floats:
@@ -264,7 +266,7 @@ def mann_whitney_p(first: ArrayLike, second: ArrayLike) -> float:
     :param second: run scores
     :raises ValueError: for scores that are none
     """
-    groups = checked("first", [first]) + checked("second", [second])
+    groups = check_scores("first", [first]) + check_scores("second", [second])
     ranks = _doubled_ranks(np.concatenate(groups))
     n_first = groups[0].size
     ways = _ways_to_sum(ranks, n_first)

@@ -7,7 +7,6 @@ a comparison.
 
 from __future__ import annotations
 
-import csv
 import importlib
 import io
 import itertools
@@ -19,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thrust_pomdp.experiment import atomic_write
 from thrust_pomdp.experiment.arms import ARM_LABELS
 from thrust_pomdp.experiment.engines import Finished
-from thrust_pomdp.experiment.files import write_whole
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Parameter -> its values; one or two parameters.
@@ -48,10 +47,10 @@ class Cell(NamedTuple):
     sampled: float
 
 
-def cells(grid: Grid) -> list[dict[str, Any]]:
+def grid_points(grid: Grid) -> list[dict[str, Any]]:
     """Return the points of a grid.
 
-    >>> cells({"flicker_prob": [0.5], "burst_len": [2, 4]})
+    >>> grid_points({"flicker_prob": [0.5], "burst_len": [2, 4]})
     [{'flicker_prob': 0.5, 'burst_len': 2}, {'flicker_prob': 0.5, 'burst_len': 4}]
 
     :raises ValueError: unless it has one or two parameters, each with values, none of them twice
@@ -64,10 +63,10 @@ def cells(grid: Grid) -> list[dict[str, Any]]:
     return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
 
 
-def label(parameters: Mapping[str, Any]) -> str:
+def point_label(parameters: Mapping[str, Any]) -> str:
     """Return what a point is called in the names of files.
 
-    >>> label({"flicker_prob": 0.5, "burst_len": None})
+    >>> point_label({"flicker_prob": 0.5, "burst_len": None})
     'flicker_prob=0.5-burst_len=None'
     """
     text = "-".join(f"{name}={value}" for name, value in parameters.items())
@@ -127,21 +126,23 @@ class EvaluationTask:
 def write_csv(found: Sequence[Cell], path: Path) -> None:
     """Write a line per run and point; nothing in its means where there is no such environment."""
     names = list(dict.fromkeys(name for cell in found for name in cell.parameters))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["arm", "seed", *names, "most_likely", "sampled"])
-    for cell in found:
-        means = [_number(cell.most_likely), _number(cell.sampled)]
-        values = [str(cell.parameters[name]) for name in names]
-        writer.writerow([cell.arm, cell.seed, *values, *means])
-    write_whole(path, text.getvalue().encode())
+    rows = [
+        [
+            cell.arm,
+            cell.seed,
+            *(str(cell.parameters[name]) for name in names),
+            *(_number(mean) for mean in (cell.most_likely, cell.sampled)),
+        ]
+        for cell in found
+    ]
+    atomic_write.write_csv(path, ["arm", "seed", *names, "most_likely", "sampled"], rows)
 
 
 def _number(mean: float) -> str:
     return "" if np.isnan(mean) else f"{mean:.2f}"
 
 
-def table(found: Sequence[Cell], arm: str, grid: Grid, kind: str) -> np.ndarray[Any, Any]:
+def mean_table(found: Sequence[Cell], arm: str, grid: Grid, kind: str) -> np.ndarray[Any, Any]:
     """Return an arm's means over its runs, ``[values of the first parameter, of the second]``.
 
     NaN where there is no such environment. A grid of one parameter has one column.
@@ -179,7 +180,7 @@ def heat_map(
     from matplotlib.figure import Figure
 
     arms = list(dict.fromkeys(cell.arm for cell in found))
-    tables = {arm: table(found, arm, grid, kind) for arm in arms}
+    tables = {arm: mean_table(found, arm, grid, kind) for arm in arms}
     rows, columns = next(iter(tables.values())).shape
     size = (1.6 + len(arms) * (0.7 + 0.62 * max(columns, 3)), 1.5 + 0.45 * max(rows, 3))
     figure = Figure(figsize=size, dpi=150, layout="constrained")
@@ -198,7 +199,7 @@ def heat_map(
     figure.suptitle(about, x=0.01, ha="left", fontsize=9)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
-    write_whole(path, drawn.getvalue())
+    atomic_write.write_atomically(path, drawn.getvalue())
 
 
 def _label(axes: Any, means: np.ndarray[Any, Any], grid: Grid, middle: float) -> None:
@@ -236,7 +237,7 @@ def _frame(axes: Any, grid: Grid, trained_at: Mapping[str, Any] | None) -> bool:
     return is_there
 
 
-def possible(
+def possible_points(
     points: Iterable[dict[str, Any]], check: Callable[[dict[str, Any]], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Split points into those with an environment, and the reasons why there is none at others.
@@ -250,7 +251,7 @@ def possible(
             check(point)
             found.append(point)
         except ValueError as error:
-            reasons[label(point)] = str(error)
+            reasons[point_label(point)] = str(error)
     if not found:
         raise ValueError(
             f"there is no environment at any point of the grid: {reasons.popitem()[1]}"

@@ -21,11 +21,15 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
-from thrust_pomdp.experiment.progress import CurveCallback, EvaluationCallback, undisturbed
+from thrust_pomdp.experiment.callbacks import (
+    CurveCallback,
+    EvaluationCallback,
+    without_side_effects,
+)
+from thrust_pomdp.experiment.recipe_values import SCHEDULED, Linear, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.recipes import Recipe, why_general
 from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
 from thrust_pomdp.experiment.stopwatch import Stopwatch
-from thrust_pomdp.experiment.values import SCHEDULED, Linear, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.vec_envs import (
     VecScaleReward,
     copy_statistics,
@@ -225,7 +229,7 @@ class Training:
         spec = self.spec
         if spec.evaluations == 0:
             return None
-        with undisturbed(self.model):
+        with without_side_effects(self.model):
             evaluation = _PeriodicEvaluation(spec, self.model)
         return EvaluationCallback(
             spec.total_timesteps, spec.evaluations, stopwatch, evaluation, self.evaluated

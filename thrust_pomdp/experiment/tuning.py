@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from thrust_pomdp.experiment.arms import Arm, find_arm
 from thrust_pomdp.experiment.engines import Finished
-from thrust_pomdp.experiment.files import as_json
 from thrust_pomdp.experiment.recipes import Recipe, read_yaml, recipe_for
+from thrust_pomdp.experiment.results_folder import as_json
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may
@@ -158,12 +158,14 @@ class Study:
     :param spec: a run: arm, environment, budget, evaluations
     :param seeds: runs of each trial
     :param space: what to choose from; None for the ranges of :func:`suggest`
+    :param environment: what is registered under the id, where that is known
     """
 
     storage: Path
     spec: RunSpec
     seeds: int
     space: Space | None = None
+    environment: Mapping[str, Any] | None = None
 
     def open(self) -> Any:
         """Open the study, made anew if there is none.
@@ -195,6 +197,7 @@ class Study:
     def _check(self, study: Any) -> None:
         wanted = self.settings()
         made = study.user_attrs.get("settings", wanted)
+        made = {"environment": self.environment, **made}  # earlier versions did not note it
         for key in wanted:
             if made.get(key) != wanted[key]:
                 raise ValueError(
@@ -209,6 +212,7 @@ class Study:
             "arm": self.spec.arm,
             "env_id": self.spec.env_id,
             "env_kwargs": self.spec.env_kwargs,
+            "environment": self.environment,
             "n_timesteps": self.spec.total_timesteps,
             "evaluations": self.spec.evaluations,
             "seeds": self.seeds,

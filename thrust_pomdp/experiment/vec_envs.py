@@ -105,11 +105,11 @@ def make_evaluation_env(
     :param seed: of the first, the others have the following ones
     :param trained: the normaliser of the training
     """
-    venv = as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
+    venv = wrap_as_trained(_make(spec, n_envs, seed), spec.recipe, trained)
     return VecEndingEpisodes(venv, max(spec.total_timesteps, _LONG_EPISODE))
 
 
-def as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
+def wrap_as_trained(venv: VecEnv, recipe: Recipe, trained: VecNormalize | None) -> VecEnv:
     """Show environments as a recipe's training did, with frozen statistics.
 
     :param venv: the environments

@@ -8,9 +8,9 @@ reading in ``rungs.py``, then ``laws.py``, the controllers.
 """
 
 from thrust_pomdp.reference.catalogue import controllers
+from thrust_pomdp.reference.control_laws import Controller, RandomController
+from thrust_pomdp.reference.episodes import play
 from thrust_pomdp.reference.figures import LADDER, LADDERS, Ladder, stored_ladder
-from thrust_pomdp.reference.laws import Controller, RandomController
-from thrust_pomdp.reference.playing import play
 from thrust_pomdp.reference.rungs import Rung, ladder, measure, normalized
 
 __all__ = [

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from thrust_pomdp.envs.cartpole import check_integrator
 from thrust_pomdp.envs.cartpole_physics import ALL_ROWS, CartPolePhysics
-from thrust_pomdp.reference.laws import Flags, Floats, PushController, linear
+from thrust_pomdp.reference.control_laws import Flags, Floats, PushController, linear
 
 #: Variance of a start state's components, uniform within ±0.05.
 START_VARIANCE = 0.05**2 / 3

@@ -7,15 +7,15 @@ from typing import Any
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.tmaze import TMazeEnv
-from thrust_pomdp.reference.laws import Controller, RandomController
-from thrust_pomdp.reference.maze import (
+from thrust_pomdp.reference.control_laws import Controller, RandomController
+from thrust_pomdp.reference.episodes import make_single
+from thrust_pomdp.reference.tasks import LAWS, gains_for, law_maker, task_of
+from thrust_pomdp.reference.tmaze_controllers import (
     MemorylessInMaze,
     PreviousActionInMaze,
     Recaller,
     TwoFramesInMaze,
 )
-from thrust_pomdp.reference.playing import make_single
-from thrust_pomdp.reference.tasks import LAWS, gains_for, law_maker, task_of
 
 
 def controllers(env_id: str, seed: int | None = 0, **env_kwargs: Any) -> list[Controller]:
@@ -25,7 +25,7 @@ def controllers(env_id: str, seed: int | None = 0, **env_kwargs: Any) -> list[Co
     ['nothing', 'memoryless', 'previous action', 'two frames', 'exact model']
 
     Gains come from a search. Where none was made for these arguments, the stored gains that do best
-    here are taken; :attr:`~thrust_pomdp.reference.laws.Controller.source` tells which.
+    here are taken; :attr:`~thrust_pomdp.reference.control_laws.Controller.source` tells which.
 
     :param env_id: an id of this package, or one of your own of its environments
     :param seed: of the controllers' random draws; None takes fresh entropy

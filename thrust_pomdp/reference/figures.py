@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
-from thrust_pomdp.envs.registration import ENVIRONMENTS, entry_point_name
+from thrust_pomdp.envs.registration import ENVIRONMENTS, arguments_of, entry_point_name
 from thrust_pomdp.reference.rungs import Rung
 
 FIGURES_FILE = Path(__file__).with_name("figures.csv")
@@ -102,24 +101,34 @@ def stored_ladder(env_id: str, **env_kwargs: Any) -> tuple[Rung, ...]:
     return ()
 
 
+def is_as_registered(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether arguments leave a registered environment what it is.
+
+    They do if each is what is registered, or left at its default, anyway.
+
+    :param spec: what is registered under an id
+    :param env_kwargs: arguments in ``gym.make``
+    """
+    made = Registered(spec.entry_point, spec.kwargs, spec.max_episode_steps)
+    return not env_kwargs or _identity(made, env_kwargs) == _identity(made, {})
+
+
 class Registered(NamedTuple):
     """What of a registration makes the environment.
 
-    :param entry_point: ``module:class``
+    :param entry_point: ``module:class``, or what makes it
     :param kwargs: its arguments
     :param max_episode_steps: the time limit
     """
 
-    entry_point: str
+    entry_point: Any
     kwargs: Mapping[str, Any]
     max_episode_steps: int | None
 
 
 def _identity(made: Registered, env_kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what makes two environments the same: class, all arguments and time limit."""
-    parameters = inspect.signature(load_env_creator(made.entry_point)).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    arguments = {**defaults, **made.kwargs, **env_kwargs}
+    arguments = arguments_of(made.entry_point, made.kwargs, env_kwargs)
     # None is for the registered one, as gym.make has it.
     limit = arguments.pop("max_episode_steps", None)
     for name in _FOR_WATCHING:

@@ -15,8 +15,8 @@ from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers
-from thrust_pomdp.reference.laws import Controller, Information
-from thrust_pomdp.reference.playing import make_single, play
+from thrust_pomdp.reference.control_laws import Controller, Information
+from thrust_pomdp.reference.episodes import make_single, play
 
 #: Whether a figure is the best that its class of information can reach, or only the best found.
 Kind = Literal["proof", "best found"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.reference.laws import Information
-from thrust_pomdp.reference.playing import score
+from thrust_pomdp.reference.control_laws import Information
+from thrust_pomdp.reference.episodes import score
 from thrust_pomdp.reference.tasks import CartPoleTask, law_maker, stored_gains_of
 
 #: First seed of the search's episodes, far from those of the figures.

@@ -17,14 +17,14 @@ from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, SensedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw
 from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv
 from thrust_pomdp.reference.belief import ExactModel, ModelObserver
-from thrust_pomdp.reference.laws import (
+from thrust_pomdp.reference.control_laws import (
     Information,
     Memoryless,
     PreviousAction,
     PushController,
     TwoFrames,
 )
-from thrust_pomdp.reference.playing import score
+from thrust_pomdp.reference.episodes import score
 
 #: Written by ``scripts/ladder.py --search``.
 GAINS_FILE = Path(__file__).with_name("gains.json")

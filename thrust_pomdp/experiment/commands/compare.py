@@ -18,24 +18,19 @@ from pathlib import Path
 
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.commands import options
-from thrust_pomdp.experiment.files import as_json
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.console import say
+from thrust_pomdp.experiment.report.number_format import format_count, format_number
 from thrust_pomdp.experiment.report.rule import MARGIN_SHARE, MIN_RUNS, RULE, known_before
 from thrust_pomdp.experiment.report.runs import Contest
 from thrust_pomdp.experiment.report.terms import MARKER, read_kept
-from thrust_pomdp.experiment.report.wording import counted, number
+from thrust_pomdp.experiment.results_folder import as_json
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[training_parser()],
-    )
+    made = options.make_parser(__doc__, "compare", parents=[training_parser()])
     options.add_verdict_options(made)
     return made
 
@@ -85,14 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     args = parser().parse_args(arguments)
     args.arms = list(dict.fromkeys(args.arms))
-    options.take_kept(args)
+    options.apply_kept_terms(args)
     options.check_extra("compare", "filelock", "jinja2", "matplotlib", "tqdm", "yaml")
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
     engine = options.make_engine(args)
     options.check_env(args.env, dict(args.env_kwargs), args.arms)
     runner = Runner(
-        specs(args),
+        run_specs(args),
         args.out,
         engine=engine,
         tensorboard=args.tensorboard,
@@ -109,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def announce(args: argparse.Namespace) -> None:
     """Say what is going to be done, and by which rule it will be judged."""
     arms, seeds = len(args.arms), args.seeds
-    say(f"{args.env}: {counted(arms, 'arm')}, {counted(seeds, 'seed')} each, {args.jobs} at the "
-        f"same time, into {args.out}")  # fmt: skip
-    for line in (*options.general(args), *options.unmatched(args)):
+    say(f"{args.env}: {format_count(arms, 'arm')}, {format_count(seeds, 'seed')} each, "
+        f"{args.jobs} at the same time, into {args.out}")  # fmt: skip
+    for line in (*options.notes_on_general_recipes(args), *options.notes_on_unmatched_keys(args)):
         say(line)
     if seeds < MIN_RUNS:
         say(f"There will be no verdict: the rule asks for {MIN_RUNS} seeds of an arm.")
@@ -124,12 +119,12 @@ def announce(args: argparse.Namespace) -> None:
     say(f"The verdict will be by this rule, which is kept in {args.out / MARKER}:")
     for place, paragraph in enumerate(RULE, start=1):
         say(textwrap.fill(paragraph, 100, initial_indent=f"{place}. ", subsequent_indent="   "))
-    for line in measured(args):
+    for line in known_margin_and_bar(args):
         say(line)
     say("")
 
 
-def measured(args: argparse.Namespace) -> list[str]:
+def known_margin_and_bar(args: argparse.Namespace) -> list[str]:
     """Return margin and bar of the verdict as far as they are known before the runs."""
     known = known_before(Contest(args.env, dict(args.env_kwargs), {}))
     kept = read_kept(args.out)
@@ -138,19 +133,19 @@ def measured(args: argparse.Namespace) -> list[str]:
     share = f"{100 * MARGIN_SHARE:g} %"
     margin = f"{share} of the largest interquartile mean, which the runs will tell"
     if args.margin is not None:
-        margin = f"{number(args.margin)}, given"
+        margin = f"{format_number(args.margin)}, given"
     elif known["margin"] is not None:
-        margin = f"{number(known['margin'])}, by the ladder"
+        margin = f"{format_number(known['margin'])}, by the ladder"
     bar = "none, so that needed is never said"
     if args.solved is not None:
-        bar = f"{number(args.solved)}, given"
+        bar = f"{format_number(args.solved)}, given"
     elif known["bar"] is not None:
         source = "the environment's reward threshold" if known["margin"] is None else "the ladder"
-        bar = f"{number(known['bar'])}, by {source}"
+        bar = f"{format_number(known['bar'])}, by {source}"
     return [f"Margin: {margin}.", f"Bar: {bar}."]
 
 
-def specs(args: argparse.Namespace) -> list[RunSpec]:
+def run_specs(args: argparse.Namespace) -> list[RunSpec]:
     """Return the runs asked for, seed by seed, so that arms are even whenever one looks."""
     recipes = options.recipes_of(args)
     return [

@@ -8,6 +8,7 @@ import importlib.util
 import math
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from thrust_pomdp.experiment.arms import (
     find_arm,
 )
 from thrust_pomdp.experiment.engines import Engine, LocalEngine
-from thrust_pomdp.experiment.keys import whole
+from thrust_pomdp.experiment.recipe_checks import check_whole
+from thrust_pomdp.experiment.recipe_values import parse_literal, parse_number
 from thrust_pomdp.experiment.recipes import (
     Recipe,
     matched_recipe_for,
@@ -34,7 +36,6 @@ from thrust_pomdp.experiment.recipes import (
     why_general,
 )
 from thrust_pomdp.experiment.report.terms import Terms, read_kept
-from thrust_pomdp.experiment.values import literal, number_in
 
 #: Arms that are trained unless others are named.
 DEFAULT_ARMS = ("lstm", "mlp")
@@ -45,7 +46,7 @@ def named_value(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition(":")
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"expected name:value, got {text!r}")
-    return name, literal(value)
+    return name, parse_literal(value)
 
 
 def _parser(check: Callable[..., Any], *arguments: Any) -> Callable[[str], Any]:
@@ -61,19 +62,23 @@ def _parser(check: Callable[..., Any], *arguments: Any) -> Callable[[str], Any]:
 
 
 def _finite(name: str, text: str, minimum: float = -math.inf) -> float:
-    return check_finite_number(name, number_in(text), minimum)
+    return check_finite_number(name, parse_number(text), minimum)
 
 
 #: Counts, ``2e5`` too, and finite numbers.
-positive = _parser(whole)
-not_negative = _parser(whole, 0)
+positive = _parser(check_whole)
+not_negative = _parser(check_whole, 0)
 number = _parser(_finite)
 not_negative_number = _parser(_finite, 0)
 
 
-def add_env_options(
-    parser: argparse.ArgumentParser, default: str | None = "FlickeringCartPole-v0"
-) -> None:
+def make_parser(about: str | None, prog: str | None = None, **kwargs: Any) -> ArgumentParser:
+    """Return a parser whose help shows a module's docstring as it is written."""
+    shown = argparse.RawDescriptionHelpFormatter
+    return ArgumentParser(prog, description=about, formatter_class=shown, **kwargs)
+
+
+def add_env_options(parser: ArgumentParser, default: str | None = "FlickeringCartPole-v0") -> None:
     """Add ``--env`` and ``--env-kwargs``.
 
     :param parser: gets them
@@ -96,7 +101,7 @@ def add_env_options(
     )
 
 
-def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+def add_recipe_options(parser: ArgumentParser) -> None:
     """Add what changes recipes."""
     parser.add_argument(
         "--matched",
@@ -120,7 +125,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_memory_options(parser: argparse.ArgumentParser) -> None:
+def add_memory_options(parser: ArgumentParser) -> None:
     """Add what tells which arms of the user's own have memory."""
     parser.add_argument(
         "--memoryless",
@@ -139,7 +144,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+def add_verdict_options(parser: ArgumentParser) -> None:
     """Add what the rule of the verdict does not know of an environment."""
     parser.add_argument(
         "--margin",
@@ -168,7 +173,7 @@ def memory_of(args: argparse.Namespace) -> dict[str, Memory]:
     return said | dict.fromkeys(args.with_memory, "recurrent")
 
 
-def take_kept(args: argparse.Namespace) -> None:
+def apply_kept_terms(args: argparse.Namespace) -> None:
     """Take what the folder keeps of its verdict's rule, where nothing else is said.
 
     :raises ValueError: if its file was not written by a comparison
@@ -190,7 +195,7 @@ def terms_of(args: argparse.Namespace) -> Terms:
     return Terms(margin, solved, memory_of(args))
 
 
-def add_running_options(parser: argparse.ArgumentParser) -> None:
+def add_running_options(parser: ArgumentParser) -> None:
     """Add what says where runs are done."""
     parser.add_argument(
         "--jobs",
@@ -303,7 +308,7 @@ def _recipe(args: argparse.Namespace, name: str, recipe: Recipe | None) -> dict[
     return None if recipe is None else recipe.as_mapping()
 
 
-def unmatched(args: argparse.Namespace) -> list[str]:
+def notes_on_unmatched_keys(args: argparse.Namespace) -> list[str]:
     """Return what matched recipes cannot match of arms of the user's own."""
     if not args.matched:
         return []
@@ -315,7 +320,7 @@ def unmatched(args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def general(args: argparse.Namespace) -> list[str]:
+def notes_on_general_recipes(args: argparse.Namespace) -> list[str]:
     """Return that recipes are the general ones, where none was tuned for the environment."""
     reason = None if getattr(args, "recipe", None) is not None else why_general(args.env)
     if reason is None:

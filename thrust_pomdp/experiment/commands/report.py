@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from thrust_pomdp.experiment.commands import options
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.console import say
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = options.make_parser(__doc__, "report")
     made.add_argument(
         "folders",
         nargs="+",

@@ -14,29 +14,28 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gymnasium.envs.registration import load_env_creator
-
+from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.registration import arguments_of
 from thrust_pomdp.experiment import sweeps
-from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import compare, options
+from thrust_pomdp.experiment.console import say
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
-from thrust_pomdp.experiment.files import ResultsFolder, check_same, write_whole
-from thrust_pomdp.experiment.folder import ComparisonFolder
-from thrust_pomdp.experiment.names import env_spec
-from thrust_pomdp.experiment.output import say
+from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of
+from thrust_pomdp.experiment.progress_bars import ProgressBars
+from thrust_pomdp.experiment.recipe_values import parse_literal
+from thrust_pomdp.experiment.results_folder import ResultsFolder, check_same
 from thrust_pomdp.experiment.runner import Runner
 from thrust_pomdp.experiment.runs import RunResult, RunSpec, load_result
-from thrust_pomdp.experiment.values import literal
 
 
 class SweepFolder(ResultsFolder):
@@ -46,9 +45,12 @@ class SweepFolder(ResultsFolder):
     MAKER = "sweep"
 
     def _compare(self, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        for key in wanted.keys() - {"models"}:
+        for key in wanted.keys() - {"models", "environment"}:
             check_same(self.path, key, made.get(key), wanted[key])
-        models = made.get("models", {})  # earlier versions did not note them
+        # Earlier versions noted neither environment nor models.
+        if "environment" in made:
+            check_same(self.path, "environment", made["environment"], wanted["environment"])
+        models = made.get("models", {})
         for name in wanted["models"].keys() & models.keys():
             check_same(self.path, f"the model of {name}", models[name], wanted["models"][name], " ")
 
@@ -61,14 +63,12 @@ def grid_line(text: str) -> tuple[str, list[Any]]:
     name, separator, values = text.partition(":")
     if not separator or not name or not values:
         raise argparse.ArgumentTypeError(f"expected name:value,value,..., got {text!r}")
-    return name, [literal(value) for value in values.split(",")]
+    return name, [parse_literal(value) for value in values.split(",")]
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = options.make_parser(__doc__, "sweep")
     commands = made.add_subparsers(dest="what", required=True)
     evaluated = commands.add_parser("evaluate", help="play finished runs at every point")
     evaluated.add_argument("comparison", type=Path, help="folder of a comparison")
@@ -121,6 +121,7 @@ def evaluate(args: argparse.Namespace) -> int:
     folder = SweepFolder(args.out)
     settings = {
         "comparison": str(args.comparison.resolve()),
+        "environment": environment_of(first.env_id),
         "grid": args.grid,
         "episodes": list(args.eval_episodes),
         # Means of a run that was trained anew since are of another one.
@@ -180,12 +181,16 @@ def _fingerprint(stem: Path) -> str:
 
 def _play(tasks: Sequence[sweeps.EvaluationTask], folder: SweepFolder, engine: Engine) -> None:
     pending = [task for task in tasks if not folder.is_finished(task.name)]
-    bars = Bars({task.name: len(task.points) for task in pending}, len(tasks), "point", "done")
+    bars = ProgressBars(
+        {task.name: len(task.points) for task in pending}, len(tasks), "point", "done"
+    )
     with closing(engine.run(pending)) as events, closing(bars):
         try:
             for event in events:
                 if isinstance(event, Finished):
-                    write_whole(folder.result_path(event.name), json.dumps(event.result).encode())
+                    write_atomically(
+                        folder.result_path(event.name), json.dumps(event.result).encode()
+                    )
                 elif isinstance(event, Failed):
                     folder.write_error(event.name, event.reason)
                     bars.write(f"{event.name}: failed, see {folder.error_path(event.name)}")
@@ -202,8 +207,8 @@ def _cells_of(
     by_label = _means_by_label(task, folder.result_path(task.name))
     spec, nothing = task.spec, (math.nan, math.nan)
     return [
-        sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.label(point), nothing))
-        for point in sweeps.cells(grid)
+        sweeps.Cell(spec.arm, spec.seed, point, *by_label.get(sweeps.point_label(point), nothing))
+        for point in sweeps.grid_points(grid)
     ]
 
 
@@ -214,7 +219,7 @@ def _means_by_label(task: sweeps.EvaluationTask, path: Path) -> dict[str, tuple[
     """
     try:
         means = [(float(one), float(other)) for one, other in json.loads(path.read_text())]
-        return {sweeps.label(p): pair for p, pair in zip(task.points, means, strict=True)}
+        return {sweeps.point_label(p): pair for p, pair in zip(task.points, means, strict=True)}
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path} does not hold means of {len(task.points)} points ({error}): move it away to "
@@ -224,15 +229,9 @@ def _means_by_label(task: sweeps.EvaluationTask, path: Path) -> dict[str, tuple[
 
 def _trained_at(spec: RunSpec) -> dict[str, Any]:
     """Return the environment's arguments that a run was trained with, those not given included."""
-    found = env_spec(spec.env_id)
-    entry = found.entry_point
-    creator: Callable[..., Any] = entry if callable(entry) else load_env_creator(str(entry))
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(creator).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    return {**defaults, **found.kwargs, **spec.env_kwargs}
+    found = find_spec(spec.env_id)
+    assert found is not None  # its points were made
+    return arguments_of(found.entry_point, found.kwargs, spec.env_kwargs)
 
 
 # --------------------------------------------------------------------------------------- training
@@ -241,11 +240,11 @@ def _trained_at(spec: RunSpec) -> dict[str, Any]:
 def train(args: argparse.Namespace) -> int:
     """Train every arm at every point of a grid."""
     args.arms = list(dict.fromkeys(args.arms))
-    options.take_kept(args)
+    options.apply_kept_terms(args)
     points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms)
     specs = [
-        replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.label(point))
-        for spec in compare.specs(args)
+        replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.point_label(point))
+        for spec in compare.run_specs(args)
         for point in points
     ]
     runner = Runner(
@@ -255,16 +254,18 @@ def train(args: argparse.Namespace) -> int:
         tensorboard=args.tensorboard,
         terms=options.terms_of(args),
     )
-    for line in options.general(args):
+    for line in options.notes_on_general_recipes(args):
         say(line)
     results = runner.run()
     written = True
     if results:
         means = {RunSpec(**result.spec).name: result for result in results}
         found = [
-            _trained_cell(spec, point, means.get(replace(spec, label=sweeps.label(point)).name))
-            for spec in compare.specs(args)
-            for point in sweeps.cells(args.grid)
+            _trained_cell(
+                spec, point, means.get(replace(spec, label=sweeps.point_label(point)).name)
+            )
+            for spec in compare.run_specs(args)
+            for point in sweeps.grid_points(args.grid)
         ]
         title = f"{args.env}, trained at each point"
         written = _write(found, args.grid, args.out, title, None)
@@ -290,8 +291,9 @@ def _possible_points(
     grid: sweeps.Grid, env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the points at which there is an environment, and say of the others why not."""
-    points, reasons = sweeps.possible(
-        sweeps.cells(grid), lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms)
+    points, reasons = sweeps.possible_points(
+        sweeps.grid_points(grid),
+        lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms),
     )
     for point, reason in reasons.items():
         say(f"{point}: left out, {reason}")

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import find_arm
-from thrust_pomdp.experiment.bars import Bars
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import options
 from thrust_pomdp.experiment.engines import Failed, LocalEngine, Progress, Started
-from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.folder import environment_of
+from thrust_pomdp.experiment.progress_bars import ProgressBars
 from thrust_pomdp.experiment.recipes import recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.tuning import Space, Study, TuneTask, read_space
@@ -31,9 +32,7 @@ from thrust_pomdp.experiment.tuning import Space, Study, TuneTask, read_space
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    made = argparse.ArgumentParser(
-        "tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = options.make_parser(__doc__, "tune")
     options.add_env_options(made)
     made.add_argument(
         "--arm", type=options.arm_list, default="lstm", metavar="ARM",
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     options.check_extra("tune", "optuna", "tqdm", "yaml")
     options.check_env(args.env, dict(args.env_kwargs), [args.arm])
-    for line in options.general(args):
+    for line in options.notes_on_general_recipes(args):
         print(line)
     spec = RunSpec(
         args.arm,
@@ -81,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stochastic_episodes=100,
         evaluations=args.evaluations,
     )
-    study = Study(args.out.resolve().with_suffix(".db"), spec, args.seeds, _space(args))
+    storage = args.out.resolve().with_suffix(".db")
+    study = Study(storage, spec, args.seeds, _space(args), environment_of(args.env))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     study.open()
     failed = _do(study, args.trials, args.jobs)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("No trial was trained to its end.", file=sys.stderr)
         return 1
     recipe, score, count = best
-    write_whole(args.out, _text(study, dict(recipe), score, count).encode())
+    write_atomically(args.out, _text(study, dict(recipe), score, count).encode())
     print(f"Best of {count} trials trained to the end: {score:.1f}. Written: {args.out}")
     return 1 if failed else 0
 
@@ -115,7 +115,7 @@ def _space(args: argparse.Namespace) -> Space | None:
 def _do(study: Study, trials: int, jobs: int) -> bool:
     """Do trials until there are enough; tell whether a process failed."""
     tasks = [TuneTask(f"process{number}", study, trials) for number in range(jobs)]
-    bars = Bars({"trials": trials}, 1, "trial", "ending")
+    bars = ProgressBars({"trials": trials}, 1, "trial", "ending")
     bars.show(Started("trials"))
     failed = False
     with closing(LocalEngine(jobs).run(tasks)) as events, closing(bars):

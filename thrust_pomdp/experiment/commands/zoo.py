@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from thrust_pomdp.errors import with_near_names
 from thrust_pomdp.experiment.commands import options
-from thrust_pomdp.experiment.names import with_near_names
 
 #: Command -> RL Zoo's module, which has a function of that name, and arguments to add.
 SCRIPTS: dict[str, tuple[str, list[str]]] = {

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from thrust_pomdp.experiment.arms import Memory
+from thrust_pomdp.experiment.report.basis import judge
 from thrust_pomdp.experiment.report.figures import plot
-from thrust_pomdp.experiment.report.origin import judge
 from thrust_pomdp.experiment.report.page import write_page
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import (
-    CURVE_EPISODES,
     Contest,
     Failure,
     Run,
@@ -23,8 +22,9 @@ from thrust_pomdp.experiment.report.runs import (
     read_folder,
 )
 from thrust_pomdp.experiment.report.terms import Kept, Terms, read_kept
-from thrust_pomdp.experiment.report.text import rows, table, write_csv
+from thrust_pomdp.experiment.report.text_and_csv import rows, table, write_csv
 from thrust_pomdp.experiment.report.verdict import Outcome, Verdict, decide
+from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 __all__ = [
     "CURVE_EPISODES",

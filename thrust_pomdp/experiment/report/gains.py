@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thrust_pomdp.experiment.report.number_format import format_count
 from thrust_pomdp.experiment.report.rule import ERROR, MIN_RUNS, Scale
 from thrust_pomdp.experiment.report.runs import Contest, Floats, label_of
-from thrust_pomdp.experiment.report.wording import counted
 from thrust_pomdp.experiment.statistics import (
     N_RESAMPLES,
     Estimate,
@@ -61,9 +61,8 @@ def sides_of(contest: Contest) -> tuple[Sides, list[str]]:
         if memory == "unknown":
             left_out.append(f"{label_of(arm)}: whether it has memory is not known")
         elif scores.size < MIN_RUNS:
-            left_out.append(
-                f"{label_of(arm)}: {counted(scores.size, 'finished run')}, fewer than {MIN_RUNS}"
-            )
+            finished = format_count(scores.size, "finished run")
+            left_out.append(f"{label_of(arm)}: {finished}, fewer than {MIN_RUNS}")
         else:
             (sides.memoryless if memory == "none" else sides.memory)[arm] = scores
     return sides, left_out
@@ -101,14 +100,14 @@ def _gain(
         reached, improvement, p = scale.floor.mean, None, None
     else:
         others = sides.memoryless[over]
-        base, reached = samples[over], centre(others)
+        base, reached = samples[over], iqm(others)
         improvement = probability_of_improvement([scores], [others])
         p = mann_whitney_p(scores, others)
     gained = samples[arm] - base
     return Gain(
         arm,
         over,
-        centre(scores) - reached,
+        iqm(scores) - reached,
         percentile_interval(gained, 1 - ERROR / len(sides.memory)),
         percentile_interval(gained, 1 - ERROR / n_contestants)[1],
         improvement,
@@ -116,6 +115,6 @@ def _gain(
     )
 
 
-def centre(scores: Floats) -> float:
+def iqm(scores: Floats) -> float:
     """Return the interquartile mean of an arm's scores."""
     return float(interquartile_mean([scores]))

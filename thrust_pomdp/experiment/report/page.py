@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from thrust_pomdp.experiment.files import write_whole
+from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report import tables
-from thrust_pomdp.experiment.report.figures import NARROW, WIDE, pictures, png
+from thrust_pomdp.experiment.report.figure_style import NARROW, WIDE, png
+from thrust_pomdp.experiment.report.figures import pictures
+from thrust_pomdp.experiment.report.number_format import format_count, format_number
 from thrust_pomdp.experiment.report.rule import RULE
-from thrust_pomdp.experiment.report.runs import CURVE_EPISODES, Contest, Failure
+from thrust_pomdp.experiment.report.runs import Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
-from thrust_pomdp.experiment.report.wording import counted, number
+from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -69,7 +71,7 @@ def write_page(
         curve_episodes=CURVE_EPISODES,
     )
     path = out / "report.html"
-    write_whole(path, page.encode())
+    write_atomically(path, page.encode())
     return path
 
 
@@ -85,7 +87,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"counted": counted, "number": number}
+    environment.filters |= {"counted": format_count, "number": format_number}
     return environment.get_template("page.html.jinja")
 
 
@@ -119,5 +121,5 @@ def _draw(about: str, draw: Any, path: Path) -> Picture | None:
             drawings.append(base64.b64encode(drawing.getvalue()).decode())
             if width == WIDE:
                 figure.set_layout_engine("none")  # it is laid out, and that takes long
-                write_whole(path, png(figure))
+                write_atomically(path, png(figure))
     return Picture(about, *drawings)

@@ -1,30 +1,6 @@
 """Whether memory pays on an environment, by a rule that stands before any run.
 
-The rule (:data:`RULE`, and on every page):
-
-1. A run's score is the mean return of its evaluation episodes. Whether an arm acts by its most
-   likely actions or by sampled ones is chosen for the whole arm, by the mean over its runs.
-2. Arms with fewer than 5 finished runs do not take part: of fewer, no outcome is evidence.
-   An arm that sees its previous action or several frames is one with memory; the best
-   memoryless controller of the reference ladder, where there is one, is a memoryless contestant.
-3. The gain of an arm with memory over a memoryless contestant is the difference of their
-   interquartile means, with a bootstrap interval that resamples the runs of both. The margin is
-   the smallest gain that matters: 5 % of what separates the exact model from random play on the
-   ladder; without a ladder 5 % of the largest interquartile mean of any arm, its sign dropped;
-   another one (--margin) may be given before the first run.
-4. Useless: each arm with memory has a memoryless contestant over which its gain is below the
-   margin, the whole interval (95 %, the error split over the memoryless contestants), and where
-   there is a ladder it agrees: from its best memoryless controller to its exact model is less than
-   the margin. (Where it disagrees, the arms did not learn to use their memory: not decided.)
-5. Helps: an arm with memory gains at least the margin over every memoryless contestant, the whole
-   interval is above 0 (95 %, the error split over the arms with memory), and the exact test of
-   Mann and Whitney gives p at most 5 % (split likewise) against every memoryless arm.
-6. Needed: memory helps, and only with it the bar is met: the whole 95 % interval of such an arm
-   is at or above the bar, that of every memoryless contestant below it. The bar is half way from
-   random play to the exact model; without a ladder it is the environment's registered reward
-   threshold, and where there is none, needed is never said; another one (--solved) may be given
-   before the first run.
-7. Otherwise it is not decided with these seeds.
+It is written down in :data:`RULE`, and on every page.
 """
 
 from __future__ import annotations

@@ -6,48 +6,34 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.experiment.arms import ARM_LABELS, Memory
+from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.experiment.arms import ARM_LABELS, ARMS, Memory
 from thrust_pomdp.experiment.failures import headline
-from thrust_pomdp.experiment.names import env_spec
+from thrust_pomdp.experiment.runs import RunResult
 from thrust_pomdp.reference import Rung, stored_ladder
-
-if TYPE_CHECKING:  # it loads torch, and a page can be made without
-    from thrust_pomdp.experiment.training import RunResult
+from thrust_pomdp.reference.figures import is_as_registered
 
 Floats: TypeAlias = NDArray[np.float64]
-
-#: Training episodes whose mean is a point of the learning curve, as the runner records it.
-CURVE_EPISODES = 100
 
 #: How actions are chosen in an evaluation: the most likely one, or drawn.
 Mode: TypeAlias = Literal["deterministic", "stochastic"]
 MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
 
-_MEMORY: dict[str, Memory] = {
-    "lstm": "recurrent",
-    "mlp": "none",
-    "lstm-prev-action": "recurrent",
-    "lstm-privileged": "recurrent",
-    "lstm-prev-action-privileged": "recurrent",
-    "mlp-prev-action": "previous action",
-    "frame-stack": "frames",
-    "sb3-contrib": "recurrent",
-    "gru": "recurrent",
-    "gru-prev-action": "recurrent",
-}
-
 #: The order of the package's arms on a page; arms of the user's own come after them.
-ARM_ORDER = tuple(_MEMORY)
+ARM_ORDER = (
+    "lstm", "mlp", "lstm-prev-action", "lstm-privileged", "lstm-prev-action-privileged",
+    "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run gave, from a :class:`~thrust_pomdp.experiment.training.RunResult` or its file.
+    """What a run gave, from a :class:`~thrust_pomdp.experiment.runs.RunResult` or its file.
 
     :param spec: what it did; ``arm``, ``env_id``, ``env_kwargs`` and ``seed`` are read
     :param returns: of the evaluation episodes, by mode
@@ -200,9 +186,15 @@ class Contest:
 
     @property
     def reward_threshold(self) -> float | None:
-        """The return that counts as solved, where the environment's registration names one."""
+        """The return that counts as solved, where the environment's registration names one.
+
+        It is that of the registered arguments: with others it is another task.
+        """
         try:
-            return env_spec(self.env_id).reward_threshold
+            spec = find_spec(self.env_id)
+            if spec is None or not is_as_registered(spec, self.env_kwargs):
+                return None
+            return spec.reward_threshold
         except Exception:
             return None  # of a package that is not there where the report is made, or does not work
 
@@ -210,8 +202,8 @@ class Contest:
         """Return what an arm can remember."""
         if arm in self.memory:
             return self.memory[arm]
-        if arm in _MEMORY:
-            return _MEMORY[arm]
+        if arm in ARMS:
+            return ARMS[arm].memory
         recipe = self.arms[arm][0].recipe
         if recipe.get("previous_action"):
             return "previous action"
@@ -258,7 +250,7 @@ def contests(runs: Iterable[Run], memory: Mapping[str, Memory] | None = None) ->
     unknown = sorted(set(memory or {}) - arms)
     if unknown:
         raise ValueError(f"memory must be of arms that ran ({', '.join(arms)}), got {unknown[0]!r}")
-    known = sorted(set(memory or {}) & _MEMORY.keys())
+    known = sorted(set(memory or {}) & ARMS.keys())
     if known:
         raise ValueError(f"memory must be of arms of your own, got {known[0]!r}, of which it is "
                          "known")  # fmt: skip

@@ -10,17 +10,17 @@ import numpy as np
 
 from thrust_pomdp.experiment.arms import Memory
 from thrust_pomdp.experiment.report.figures import can_normalize
+from thrust_pomdp.experiment.report.number_format import (
+    format_duration,
+    format_estimate,
+    format_interval,
+    format_number,
+    format_reached,
+    format_steps,
+)
 from thrust_pomdp.experiment.report.rule import Scale
 from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Run, label_of
 from thrust_pomdp.experiment.report.verdict import Verdict
-from thrust_pomdp.experiment.report.wording import (
-    duration,
-    interval,
-    number,
-    reached,
-    steps,
-    with_interval,
-)
 from thrust_pomdp.experiment.statistics import (
     Statistic,
     estimate,
@@ -93,15 +93,15 @@ def _scores_row(contest: Contest, arm: str, with_gap: bool) -> list[Cell]:
     chosen, of_runs, size = contest.mode_of(arm), contest.scores(arm), _size(contest)
     cells: list[Cell] = [label_of(arm)]
     for mode in MODES:
-        text = with_interval(estimate([contest.scores(arm, mode)]), size)
+        text = format_estimate(estimate([contest.scores(arm, mode)]), size)
         cells.append(Marked("b", text) if mode == chosen else text)
     if with_gap:
         shares = gap_closed(contest, arm)
         cells += [
-            with_interval(estimate([shares], statistic), 1.0)
+            format_estimate(estimate([shares], statistic), 1.0)
             for statistic in (interquartile_mean, optimality_gap)
         ]
-    cells += [number(float(statistic([of_runs])), size) for statistic in (run_median, mean)]
+    cells += [format_number(float(statistic([of_runs])), size) for statistic in (run_median, mean)]
     return [*cells, str(of_runs.size), _MEMORY_NAMES[contest.memory_of(arm)]]
 
 
@@ -128,9 +128,9 @@ def gains(verdict: Verdict) -> Table:
             [
                 label_of(gain.arm),
                 over,
-                number(gain.value, size),
-                interval(gain.interval, size),
-                "" if gain.improvement is None else with_interval(gain.improvement, 1.0),
+                format_number(gain.value, size),
+                format_interval(gain.interval, size),
+                "" if gain.improvement is None else format_estimate(gain.improvement, 1.0),
                 "" if gain.p is None else f"{gain.p:.2g}",
             ]
         )
@@ -142,7 +142,7 @@ def cost(contest: Contest, scale: Scale) -> Table:
     found = thresholds(contest, scale)
     head = ["Arm", "Steps trained", "Steps per second", "Training time"]
     for name, value in found:
-        head.append(f"To {number(value)}: {name}")
+        head.append(f"To {format_number(value)}: {name}")
     return Table(head, [_cost_row(arm, runs, found) for arm, runs in contest.arms.items()])
 
 
@@ -152,9 +152,9 @@ def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]])
 
     cells = [
         label_of(arm),
-        steps(median(lambda run: run.timesteps)),
+        format_steps(median(lambda run: run.timesteps)),
         f"{median(lambda run: run.timesteps / max(run.seconds, 1e-9)):,.0f}",
-        duration(median(lambda run: run.seconds)),
+        format_duration(median(lambda run: run.seconds)),
     ]
     for _, value in found:
         at = [first_reaching([tuple(point) for point in run.curve], value) for run in runs]
@@ -162,7 +162,7 @@ def _cost_row(arm: str, runs: Sequence[Run], found: Sequence[tuple[str, float]])
             None if step is None else float(run.seconds_at(np.array([step]))[0])
             for run, step in zip(runs, at, strict=True)
         ]
-        cells.append(reached(median_reaching(at), median_reaching(taken)))
+        cells.append(format_reached(median_reaching(at), median_reaching(taken)))
     return cells
 
 
@@ -208,8 +208,9 @@ def runs(contest: Contest) -> Table:
     size = _size(contest)
     rows = [
         [
-            label_of(arm), str(run.spec["seed"]), number(run.final, size), number(run.best, size),
-            *(number(run.score(mode), size) for mode in MODES),
+            label_of(arm), str(run.spec["seed"]),
+            *(format_number(value, size) for value in (run.final, run.best)),
+            *(format_number(run.score(mode), size) for mode in MODES),
             f"{run.timesteps:,}", f"{run.seconds:,.1f}",
         ]
         for arm, of_arm in contest.arms.items()
@@ -307,6 +308,6 @@ def overall(contests: Sequence[Contest]) -> Table | None:
     rows = []
     for arm in arms:
         shares = [gap_closed(contest, arm) for contest in usable]
-        cells = [with_interval(estimate(shares, of), 1.0) for of in _OVERALL.values()]
+        cells = [format_estimate(estimate(shares, of), 1.0) for of in _OVERALL.values()]
         rows.append([label_of(arm), str(sum(share.size for share in shares)), *cells])
     return Table(["Arm", "Runs", *_OVERALL], rows)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from thrust_pomdp.experiment.arms import Memory
-from thrust_pomdp.experiment.files import as_json
 from thrust_pomdp.experiment.report.rule import RULE, known_before
 from thrust_pomdp.experiment.report.runs import Contest
+from thrust_pomdp.experiment.results_folder import as_json
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: The file of a comparison's folder that the terms are kept in.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from thrust_pomdp.experiment.report.gains import Gain, Sides, centre, gains_of, sides_of
+from thrust_pomdp.experiment.report.gains import Gain, Sides, gains_of, iqm, sides_of
+from thrust_pomdp.experiment.report.number_format import format_estimate, format_number
 from thrust_pomdp.experiment.report.rule import ERROR, MIN_RUNS, Scale, scale_of
 from thrust_pomdp.experiment.report.runs import Contest, label_of
-from thrust_pomdp.experiment.report.wording import number, with_interval
 from thrust_pomdp.experiment.statistics import Estimate, estimate
 
 Outcome: TypeAlias = Literal["needed", "helps", "useless", "not decided"]
@@ -41,10 +41,10 @@ class Verdict:
     @property
     def rule(self) -> str:
         """What it goes by, in a sentence or two."""
-        margin = f"margin {number(self.scale.margin)} ({self.scale.margin_source})"
+        margin = f"margin {format_number(self.scale.margin)} ({self.scale.margin_source})"
         bar = f"no bar ({self.scale.bar_source})"
         if self.scale.bar is not None:
-            bar = f"bar {number(self.scale.bar)} ({self.scale.bar_source})"
+            bar = f"bar {format_number(self.scale.bar)} ({self.scale.bar_source})"
         return f"By the rule with {margin} and {bar}. {self.origin}".rstrip()
 
     @property
@@ -107,12 +107,12 @@ def _helps(sides: Sides, gain: Gain, scale: Scale) -> bool:
 
 def _without_gain(gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
     most = max((_over_best(gains, gain.arm) for gain in gains), key=lambda gain: gain.value)
-    margin = number(scale.margin)
+    margin = format_number(scale.margin)
     if scale.room is not None and scale.room >= scale.margin:
         return "not decided", _not_decided(
             f"no arm with memory gains as much as the margin of {margin} over the best memoryless "
-            f"contestant, yet by the ladder an exact model gains {number(scale.room)}: these arms "
-            "did not learn to use their memory"
+            f"contestant, yet by the ladder an exact model gains {format_number(scale.room)}: "
+            "these arms did not learn to use their memory"
         )
     return "useless", (
         "Memory is useless with these arms and this budget: none gains as much as the margin of "
@@ -124,7 +124,7 @@ def _without_gain(gains: Sequence[Gain], scale: Scale) -> tuple[Outcome, str]:
 def _with_gain(
     contest: Contest, sides: Sides, gains: Sequence[Gain], scale: Scale
 ) -> tuple[Outcome, str]:
-    by_score = sorted(sides.memory, key=lambda arm: -centre(sides.memory[arm]))
+    by_score = sorted(sides.memory, key=lambda arm: -iqm(sides.memory[arm]))
     helping = [
         arm for arm in by_score if all(_helps(sides, gain, scale) for gain in _of_arm(gains, arm))
     ]
@@ -157,7 +157,7 @@ def _with_less(contest: Contest, sides: Sides, arms: Sequence[str]) -> str:
     """
     amount = {arm: _AMOUNTS.index(contest.memory_of(arm)) for arm in arms}
     less = [
-        f"{label_of(arm)} {with_interval(estimate([sides.memory[arm]]))}"
+        f"{label_of(arm)} {format_estimate(estimate([sides.memory[arm]]))}"
         for arm in arms
         if amount[arm] < amount[arms[0]]
     ]
@@ -165,20 +165,20 @@ def _with_less(contest: Contest, sides: Sides, arms: Sequence[str]) -> str:
 
 
 def _reaches(sides: Sides, arm: str) -> str:
-    return f"{label_of(arm)} reaches {with_interval(estimate([sides.memory[arm]]))}"
+    return f"{label_of(arm)} reaches {format_estimate(estimate([sides.memory[arm]]))}"
 
 
 def _needed(sides: Sides, arm: str, scale: Scale) -> str:
     rivals = [
-        f"{label_of(rival)} {with_interval(estimate([scores]))}"
+        f"{label_of(rival)} {format_estimate(estimate([scores]))}"
         for rival, scores in sides.memoryless.items()
     ]
     if scale.floor is not None:
-        rivals.append(f"the best memoryless controller found {number(scale.floor.mean)}")
+        rivals.append(f"the best memoryless controller found {format_number(scale.floor.mean)}")
     assert scale.bar is not None
     return (
         f"Memory is needed: {_reaches(sides, arm)}; without memory: {', '.join(rivals)}. The bar "
-        f"is {number(scale.bar)}, {scale.bar_source}."
+        f"is {format_number(scale.bar)}, {scale.bar_source}."
     )
 
 
@@ -186,7 +186,7 @@ def _short_of_needed(sides: Sides, best: str, scale: Scale) -> str | None:
     """Return why memory that helps is not said to be needed; None if it is."""
     if scale.bar is None:
         return "Unknown, since nothing says which score counts as doing the task (--solved does)"
-    bar = f"the bar of {number(scale.bar)} ({scale.bar_source})"
+    bar = f"the bar of {format_number(scale.bar)} ({scale.bar_source})"
     ends = estimate([sides.memory[best]]).interval
     assert ends is not None
     if ends[0] < scale.bar:
@@ -206,7 +206,7 @@ def _open(gain: Gain, scale: Scale) -> str:
     if gain.interval[0] <= 0:
         return "that there is none cannot be ruled out"
     if gain.value < scale.margin:
-        return f"whether it reaches the margin of {number(scale.margin)} is open"
+        return f"whether it reaches the margin of {format_number(scale.margin)} is open"
     return f"the exact test gives p = {gain.p:.2g}, too much for so many arms"
 
 
@@ -217,7 +217,7 @@ def _of_whom(gain: Gain) -> str:
 
 def _value_of(gain: Gain) -> str:
     size = max(abs(end) for end in (*gain.interval, gain.value))
-    return with_interval(Estimate(gain.value, gain.interval), size)
+    return format_estimate(Estimate(gain.value, gain.interval), size)
 
 
 def _missing(contest: Contest) -> str:
