@@ -12,6 +12,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
+from same_draws import draw_alike
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import (
     CategoricalDistribution,
@@ -79,9 +80,9 @@ def use_sb3s_distribution(policy: Any) -> None:
     if {"log_prob"} & vars(distribution).keys():
         return
     if type(distribution) is PlainCategoricalDistribution:
-        policy.action_dist = CategoricalDistribution(distribution.action_dim)
+        policy.action_dist = draw_alike(CategoricalDistribution(distribution.action_dim))
     if type(distribution) is PlainDiagGaussianDistribution:
-        policy.action_dist = DiagGaussianDistribution(distribution.action_dim)
+        policy.action_dist = draw_alike(DiagGaussianDistribution(distribution.action_dim))
 
 
 def outcome(change: Change) -> Outcome:
