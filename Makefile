@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := $(addprefix tests/unit/test_,sequences.py stepping.py losses.py ppo.py spaces.py \
-	asymmetric.py gate.py stored_states.py rnn_class.py encoder.py maskable.py) \
+	asymmetric.py action_noise.py gate.py stored_states.py rnn_class.py encoder.py maskable.py) \
 	tests/equivalence
 
 .PHONY: help demo test lint format docs clean

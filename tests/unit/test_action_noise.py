@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +51,7 @@ from thrust_pomdp.ppo.distributions import (
     ours_for,
 )
 from thrust_pomdp.ppo.maskable import MaskableEvalCallback
+from thrust_pomdp.ppo.resuming import resumed_seed
 
 SPACES = {
     "Discrete": spaces.Discrete(3),
@@ -421,7 +424,7 @@ class Outcome:
     __hash__ = None  # type: ignore[assignment]
 
 
-def trained(case: Case, callback: Any = None, n_windows: int = 3, **kwargs: Any) -> Outcome:
+def trained(case: Case, callback: Any = None, n_windows: int = 2, **kwargs: Any) -> Outcome:
     model = case.model(**kwargs)
     model.learn(n_windows * WINDOW * model.n_envs, callback=callback)
     return Outcome(model)
@@ -436,21 +439,21 @@ class TestTrainingsAreEqualToTheLastBit:
     def test_whatever_callbacks_do(self, name):
         case = CASES[name]
         plain = trained(case)
-        assert plain == trained(case, Idle())
-        assert plain == trained(case, DrawsFromEverything())
-        assert plain == trained(case, SeedsEverything())
+        for callback in (Idle(), DrawsFromEverything(), SeedsEverything()):
+            assert plain == trained(case, callback)
 
     def test_whatever_is_evaluated(self, name, tmp_path):
         case = CASES[name]
         kind = EvalCallback
         if case.cls is MaskableRecurrentPPO:
             kind = MaskableEvalCallback
+        plain = trained(case)
         for deterministic in (True, False):
             callback = kind(
-                case.make_env(), eval_freq=7, n_eval_episodes=2, verbose=0, warn=False,
+                case.make_env(), eval_freq=19, n_eval_episodes=2, verbose=0, warn=False,
                 deterministic=deterministic,
             )  # fmt: skip
-            assert trained(case) == trained(case, callback)
+            assert plain == trained(case, callback)
 
     def test_and_another_seed_gives_others(self, name):
         assert trained(CASES[name], n_windows=1) != trained(CASES[name], n_windows=1, seed=4)
@@ -844,9 +847,6 @@ class TestGoingOn:
         assert numbers[0] == numbers[1]
 
     def test_the_file_has_plain_numbers(self, tmp_path):
-        import json
-        import zipfile
-
         model = CASES["Discrete"].model()
         model.learn(WINDOW * 3)
         model.save(tmp_path / "model")
@@ -871,7 +871,7 @@ class TestGoingOn:
         model.save(tmp_path / "model", exclude=["_noise_state"])
         loaded = RecurrentPPO.load(tmp_path / "model")
         assert loaded._action_noise.step == 0
-        assert loaded._action_noise.seed == loaded._action_noise.seed != 3
+        assert loaded._action_noise.seed == resumed_seed(3, WINDOW * 3)
 
     def test_other_numbers_of_environments_go_on_too(self, tmp_path):
         model = CASES["Discrete"].model()

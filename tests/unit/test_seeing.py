@@ -200,11 +200,10 @@ class TestOneEnvironment:
         actor = StatefulActor(
             again, True, normalizer=tmp_path / "normalizer.pkl", previous_action=True
         )
-        done = [int(actor.act([0.01, 0.02 * step, 0.3 - 0.03 * step, -0.01])) for step in range(20)]
+        readings = [[0.01, 0.02 * step, 0.3 - 0.03 * step, -0.01] for step in range(20)]
+        done = [int(actor.act(reading)) for reading in readings]
 
-        obs = np.array(
-            [[0.01, 0.02 * step, 0.3 - 0.03 * step, -0.01] for step in range(20)], np.float32
-        )
+        obs = np.array(readings, np.float32)
         obs, state, last, expected = frozen(env).normalize_obs(obs), None, np.zeros(2), []
         for row in obs:
             action, state = model.predict(np.append(row, last), state, deterministic=True)
