@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
-from stable_baselines3.common.utils import set_random_seed
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.experiment import playback, video
@@ -95,7 +94,8 @@ def watch(args: argparse.Namespace) -> None:
     else:
         knows = CONTROLLERS[args.controller]
         actor = playback.scripted_actor(env, knows, env_id, args.seed, env_kwargs)
-    set_random_seed(args.seed)  # that of torch, which policies draw from
+    if isinstance(actor, playback.ModelActor):
+        actor.seed(args.seed)
     if args.out is not None:
         env = video.record(env, args.out)
     # Closing writes the film: of what has been played, if someone interrupts.

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
     CategoricalDistribution,
     DiagGaussianDistribution,
+    MultiCategoricalDistribution,
 )
 from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import nn
@@ -571,6 +573,56 @@ def _(model):
     distribution = model.policy.action_dist
     plain = type(distribution).log_prob
     distribution.log_prob = lambda actions: plain(distribution, actions) - 0.25
+
+
+@change("sample replaced on the distribution")
+def _(model):
+    distribution = model.policy.action_dist
+    distribution.sample = lambda: distribution.log_probs.argmin(dim=-1)
+
+
+class OneBitAtMost(BernoulliDistribution):
+    def sample(self):
+        bits = super().sample()
+        return bits * (bits.cumsum(dim=1) == 1)
+
+
+class DrawsAgain(PlainCategoricalDistribution):
+    """Draws until nobody does the same as the environment before."""
+
+    def sample(self):
+        for _ in range(3):
+            actions = super().sample()
+            if (actions[1:] != actions[:-1]).all():
+                break
+        return actions
+
+
+for _actions in ("MultiDiscrete", "MultiBinary"):
+    CHANGES[f"{_actions} actions"] = Change(actions=_actions)
+
+
+@both_moments("a distribution of bits of one's own", actions="MultiBinary")
+def _(model):
+    model.policy.action_dist = OneBitAtMost(2)
+
+
+@both_moments("SB3's distribution of choices put back", actions="MultiDiscrete")
+def _(model):
+    model.policy.action_dist = MultiCategoricalDistribution([3, 2])
+
+
+@both_moments("a distribution that draws several times")
+def _(model):
+    model.policy.action_dist = DrawsAgain(2)
+
+
+@policy_class("a second draw in each step", actions="Box")
+class SecondDraw(MlpLstmPolicy):
+    def forward(self, *args, **kwargs):
+        *_, values, _, states = super().forward(*args, **kwargs)
+        actions = self.action_dist.sample()
+        return actions, values, self.action_dist.log_prob(actions), states
 
 
 @both_moments("another spread", actions="Box")

@@ -14,6 +14,7 @@ import sb3_contrib
 import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs
+from same_draws import draw_alike
 from sb3_contrib.ppo_recurrent import policies as their_policies
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
@@ -21,6 +22,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 import thrust_pomdp
+from thrust_pomdp.ppo.action_noise import ActionNoise
 
 LIBRARIES = {"ours": thrust_pomdp, "theirs": sb3_contrib}
 POLICIES = {"ours": thrust_pomdp, "theirs": their_policies}
@@ -115,10 +117,10 @@ def test_it_gives_their_numbers(monkeypatch):
         models.append(model)
     ours, theirs = models
     ours.policy.load_state_dict(theirs.policy.state_dict())
+    draw_alike(theirs.policy.action_dist, ActionNoise(ours.seed, theirs.n_envs))
     for model in models:
         _, callback = model._setup_learn(10_000)
         callback.on_training_start({}, {})
-        th.manual_seed(5)
         model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
         model.train()
     for (name, one), other in zip(

@@ -15,11 +15,13 @@ import sb3_contrib
 import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs
+from same_draws import draw_alike
 from stable_baselines3.common.logger import configure
 from torch.nn.utils import parametrizations, prune
 from users_changes import DoubledLSTM, OwnMemory
 
 from thrust_pomdp import RecurrentPPO
+from thrust_pomdp.ppo.action_noise import ActionNoise
 
 N_STEPS, HIDDEN = 16, 16
 ARRANGEMENTS = {
@@ -74,11 +76,11 @@ def make_pair(arrangement="separate", action_space="Discrete", n_layers=1, **kwa
 
 
 def collect(pair: Pair, n_windows: int = 1) -> None:
-    """Collect windows with each model; the same seed draws the same actions."""
+    """Collect windows with each model; theirs draws by our random numbers."""
+    draw_alike(pair.theirs.policy.action_dist, ActionNoise(3, pair.theirs.n_envs))
     for model in pair:
         _, callback = model._setup_learn(10_000)
         callback.on_training_start({}, {})
-        th.manual_seed(5)
         for _ in range(n_windows):
             model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 from maskable_envs import ACTIONS, random_masks
+from same_draws import chosen_by_hand
 from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
 
 from thrust_pomdp.ppo.maskable.distributions import make_maskable_distribution
@@ -59,17 +60,20 @@ class TestOnRandomLogitsAndMasks:
         th.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
     def test_the_law_of_sampling(self, action, masked):
+        """Ours are where the same random numbers fall on their probabilities."""
         ours, theirs, _ = pair(action, masked=masked)
-        draws = []
-        for distribution in (ours, theirs):
-            th.manual_seed(3)
-            draws.append(distribution.sample().long())
-        if action != "MultiBinary":
-            assert th.equal(*draws)  # the same race with the same random numbers
-            return
-        # Bits are drawn by other numbers. Both means have the spread of sums of such bits.
-        spread = sum(d.probs[:, 0] * d.probs[:, 1] for d in theirs.distributions).sum().sqrt()
-        assert abs(float(draws[0].sum() - draws[1].sum())) <= 5 * 2**0.5 * spread.item()
+        th.manual_seed(3)
+        draws = ours.sample().long().reshape(N_ROWS, -1)
+        choices = [theirs.distribution] if action == "Discrete" else theirs.distributions
+        th.manual_seed(3)
+        uniforms = th.rand(N_ROWS, len(choices), dtype=th.float64).numpy()
+        for number, choice in enumerate(choices):
+            probabilities, falls = choice.probs.detach().numpy(), uniforms[:, number]
+            if action == "MultiBinary":  # a bit is 1 below its probability
+                expected = 1 - chosen_by_hand(probabilities[:, ::-1], falls)
+            else:
+                expected = chosen_by_hand(probabilities, falls)
+            assert np.array_equal(draws[:, number], expected)
 
 
 def test_their_masked_action_is_drawn_where_the_others_are_less_likely_than_theirs_minus_1e8():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,10 +12,13 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
+from same_draws import draw_alike
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
     CategoricalDistribution,
     DiagGaussianDistribution,
+    MultiCategoricalDistribution,
 )
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnvWrapper
@@ -26,6 +29,8 @@ from thrust_pomdp import RecurrentPPO, gate, make_vec_env
 from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.checks import depends_on_mode
 from thrust_pomdp.ppo.distributions import (
+    DrawnBernoulliDistribution,
+    DrawnMultiCategoricalDistribution,
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
@@ -36,7 +41,19 @@ from thrust_pomdp.recurrent.sequences import ResetLayout
 
 N_STEPS, MOMENT = 24, 9
 OBS = spaces.Box(-1.0, 1.0, (4,), np.float32)
-ACTIONS = {"Discrete": spaces.Discrete(2), "Box": spaces.Box(-1.0, 1.0, (1,), np.float32)}
+ACTIONS = {
+    "Discrete": spaces.Discrete(2),
+    "Box": spaces.Box(-1.0, 1.0, (1,), np.float32),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 2]),
+    "MultiBinary": spaces.MultiBinary(2),
+}
+#: Ours -> what makes SB3's, for which it stands in.
+THEIRS: dict[type, Callable[[Any], Any]] = {
+    PlainCategoricalDistribution: lambda ours: CategoricalDistribution(ours.action_dim),
+    PlainDiagGaussianDistribution: lambda ours: DiagGaussianDistribution(ours.action_dim),
+    DrawnMultiCategoricalDistribution: lambda ours: MultiCategoricalDistribution(ours.action_dims),
+    DrawnBernoulliDistribution: lambda ours: BernoulliDistribution(ours.action_dims),
+}
 
 
 class Outcome(NamedTuple):
@@ -75,13 +92,9 @@ def shut_gate(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def use_sb3s_distribution(policy: Any) -> None:
     """Put SB3's distribution where ours is its substitute, and nobody else's."""
-    distribution = policy.action_dist
-    if {"log_prob"} & vars(distribution).keys():
-        return
-    if type(distribution) is PlainCategoricalDistribution:
-        policy.action_dist = CategoricalDistribution(distribution.action_dim)
-    if type(distribution) is PlainDiagGaussianDistribution:
-        policy.action_dist = DiagGaussianDistribution(distribution.action_dim)
+    ours = policy.action_dist
+    if type(ours) in THEIRS and not {"log_prob", "sample"} & vars(ours).keys():
+        policy.action_dist = draw_alike(THEIRS[type(ours)](ours))
 
 
 def outcome(change: Change) -> Outcome:

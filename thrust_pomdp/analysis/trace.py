@@ -250,7 +250,10 @@ def _act(
     start_flags = th.as_tensor(starts, device=policy.device)
     distribution, _ = policy.get_distribution(tensor, states.pi, start_flags)
     row = _chances(distribution.distribution)
-    actions, values, log_prob, states = policy.forward(tensor, states, start_flags, deterministic)
+    with nullcontext() if deterministic else policy.sampling(len(starts)):
+        actions, values, log_prob, states = policy.forward(
+            tensor, states, start_flags, deterministic
+        )
     row["actions"] = _for_env(policy, _array(actions))
     row["values"], row["log_prob"] = _array(values).reshape(-1), _array(log_prob)
     pi_names, vf_names = policy.state_names()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ class EvaluationCallback(BaseCallback):
 def without_side_effects(model: BaseAlgorithm) -> Iterator[None]:
     """Leave generators and the policy's mode as they were: training goes on with them."""
     policy, actions = model.policy, model.action_space.np_random.bit_generator
+    acting = copy.deepcopy(getattr(policy, "_acting_noise", None))  # a recurrent policy's own
     mode, drawing = policy.training, actions.state  # DQN explores by its action space
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
@@ -108,6 +110,8 @@ def without_side_effects(model: BaseAlgorithm) -> Iterator[None]:
             yield
     finally:
         policy.set_training_mode(mode)
+        if acting is not None:
+            policy._acting_noise = acting
         actions.state = drawing
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002

@@ -94,6 +94,11 @@ class ModelActor:
     def __init__(self, actor: StatefulActor, masks: Callable[[], Any] | None = None) -> None:
         self._actor, self._masks = actor, masks
 
+    def seed(self, seed: int) -> None:
+        """Seed what the model draws its actions from."""
+        model: Any = self._actor.model
+        model.set_random_seed(seed)
+
     def reset(self) -> None:
         """Forget everything: an episode starts."""
         self._actor.reset()

@@ -17,6 +17,7 @@ from stable_baselines3.common.utils import (
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.observations import check_finite_obs, stack_obs
+from thrust_pomdp.ppo.action_noise import ActionNoise, drawing_from
 from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
@@ -38,6 +39,8 @@ class CollectsWindows(OnPolicyAlgorithm):
     policy: RecurrentActorCriticPolicy
     window_state: str
     _last_lstm_states: RNNStates | None
+    #: The random numbers behind the actions of this process's environments.
+    _action_noise: ActionNoise
     #: Whether nobody else's code runs between the steps of the present window.
     _acts_alone = False
 
@@ -65,7 +68,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         rollout_buffer.reset()
         check_finite_step(self._last_obs, None, 0)
         if self.use_sde:
-            self.policy.reset_noise(env.num_envs)
+            self._reset_matrices(env.num_envs)
         callback.on_rollout_start()
 
         if self.window_state == "zero" or self._last_lstm_states is None:
@@ -76,16 +79,17 @@ class CollectsWindows(OnPolicyAlgorithm):
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
-                self.policy.reset_noise(env.num_envs)
+                self._reset_matrices(env.num_envs)
             if self.policy is not acting:  # a callback has put another in place
                 acting, step = self.policy, self._make_step(env, rollout_buffer)
             entering_states = lstm_states
             obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
             episode_starts = self._as_floats(self._last_episode_starts)
-            with th.no_grad():
+            with th.no_grad(), drawing_from(self._action_noise):
                 actions_tensor, values, log_probs, lstm_states = step(
                     obs_tensor, entering_states, episode_starts
                 )
+            self._action_noise.advance()
             actions = actions_tensor.cpu().numpy()
             clipped_actions = self._actions_for_env(actions)
             new_obs, rewards, dones, infos = env.step(clipped_actions)
@@ -133,6 +137,11 @@ class CollectsWindows(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _reset_matrices(self, n_envs: int) -> None:
+        """Draw gSDE's exploration matrices anew, each from its environment's stream."""
+        with drawing_from(self._action_noise):
+            self.policy.reset_noise(n_envs)
 
     def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
         """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""

@@ -1,8 +1,13 @@
-"""SB3's categorical and Gaussian distributions in plain tensor operations.
+"""SB3's distributions of actions, drawn by an environment's own random numbers.
 
-SB3 builds and validates a torch distribution object at every call, which costs more than the
-network of a small policy. The numbers here are the same to rounding, and torch's global generator
-is used alike.
+While a model collects or ``predict`` is asked, draws are made of the environments' streams
+(:mod:`thrust_pomdp.ppo.action_noise`), elsewhere of numbers of torch's global generator, in the
+same way: a choice is where a uniform number falls on the cumulated probabilities, a bit whether it
+is below its probability, a Gaussian number the mean and so many standard deviations.
+
+The ``Plain`` distributions are plain tensor operations besides. SB3 builds and validates a torch
+distribution object at every call, which costs more than the network of a small policy. Their other
+numbers are SB3's to rounding.
 """
 
 from __future__ import annotations
@@ -12,14 +17,19 @@ from typing import Any, Self
 
 import torch as th
 from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
     CategoricalDistribution,
     DiagGaussianDistribution,
     Distribution,
+    MultiCategoricalDistribution,
+    SquashedDiagGaussianDistribution,
+    StateDependentNoiseDistribution,
     sum_independent_dims,
 )
 from torch.distributions import Categorical, Normal
 
 from thrust_pomdp.as_written import against_methods, remember
+from thrust_pomdp.ppo.action_noise import ActionNoise, present_noise
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:
@@ -29,6 +39,57 @@ def _checked(given: Any, kind: type[Any]) -> Any:
             "another kind give the policy an action_dist of its own"
         )
     return given
+
+
+def _present_noise(distribution: Distribution, parameters: th.Tensor) -> ActionNoise | None:
+    """Return the streams that a distribution draws its actions from; None for torch's generator.
+
+    :param distribution: one of a user's own, or of ours and changed, draws from the latter
+    :param parameters: ``[rows, ...]``, a row for each action
+    """
+    if th.compiler.is_compiling() or parameters.ndim != 2:
+        return None
+    noise = present_noise(len(parameters))
+    return None if noise is None or against_ours(distribution) else noise
+
+
+def _uniforms(distribution: Distribution, parameters: th.Tensor, shape: th.Size) -> th.Tensor:
+    """Draw uniform numbers from [0, 1), of a shape that is ``[rows]`` or ``[rows, width]``."""
+    device = parameters.device
+    # Double precision, which Apple's devices do not have: small probabilities are not rounded away.
+    dtype = th.float32 if device.type == "mps" else th.float64
+    noise = _present_noise(distribution, parameters)
+    if noise is None:
+        return th.rand(shape, dtype=dtype, device=device)
+    numbers = noise.uniforms(shape[1] if len(shape) > 1 else 1)
+    return th.from_numpy(numbers).to(device, dtype).view(shape)
+
+
+def _normals(distribution: Distribution, mean: th.Tensor) -> th.Tensor:
+    """Draw standard normal numbers like some means, ``[rows, action_dim]``."""
+    noise = _present_noise(distribution, mean)
+    if noise is None:
+        return th.empty_like(mean).normal_()
+    return th.from_numpy(noise.normals(mean.shape[1])).to(mean.device, mean.dtype)
+
+
+def chosen(probabilities: th.Tensor, uniforms: th.Tensor) -> th.Tensor:
+    """Choose by where uniform numbers fall on the cumulated probabilities.
+
+    >>> chosen(th.tensor([[0.25, 0.5, 0.0, 0.25]] * 4), th.tensor([0.0, 0.25, 0.75, 0.99]))
+    tensor([0, 1, 3, 3])
+
+    The compiled heads choose alike (:func:`thrust_pomdp.recurrent.kernels.chosen`): sums are taken
+    one after the other, in the numbers' own precision.
+
+    :param probabilities: ``[..., n]``; what has probability 0 is never chosen
+    :param uniforms: ``[...]``, from [0, 1)
+    :return: ``[...]``, int64
+    """
+    sums = probabilities.detach().to(uniforms.dtype).cumsum(dim=-1)
+    total = sums[..., -1:]
+    # The second condition is for a product that is rounded up to the total.
+    return ((sums <= uniforms.unsqueeze(-1) * total) & (sums < total)).sum(dim=-1)
 
 
 class PlainCategoricalDistribution(CategoricalDistribution):
@@ -75,10 +136,8 @@ class PlainCategoricalDistribution(CategoricalDistribution):
 
     def sample(self) -> th.Tensor:
         """Draw actions, ``[rows]``."""
-        # The exponential race: argmax of p / E with E ~ Exp(1) draws from p. It is what
-        # th.multinomial does for one sample, without its checks of the probabilities.
-        race = th.empty_like(self.log_probs).exponential_()
-        return self.log_probs.detach().exp().div_(race).argmax(dim=-1)
+        uniforms = _uniforms(self, self.logits, self.logits.shape[:-1])
+        return chosen(self.log_probs.detach().exp(), uniforms)
 
     def mode(self) -> th.Tensor:
         """Return the most likely actions, ``[rows]``."""
@@ -133,18 +192,106 @@ class PlainDiagGaussianDistribution(DiagGaussianDistribution):
 
     def sample(self) -> th.Tensor:
         """Draw actions, ``[rows, action_dim]``."""
-        return self.mean + th.empty_like(self.mean).normal_() * self.log_std.exp()
+        return self.mean + _normals(self, self.mean) * self.log_std.exp()
 
     def mode(self) -> th.Tensor:
         """Return the most likely actions, ``[rows, action_dim]``."""
         return self.mean
 
 
+class DrawnSquashedDiagGaussianDistribution(SquashedDiagGaussianDistribution):
+    """SB3's ``SquashedDiagGaussianDistribution``, drawn by an environment's random numbers."""
+
+    def sample(self) -> th.Tensor:
+        """Draw actions, ``[rows, action_dim]``."""
+        normal: Any = self.distribution
+        self.gaussian_actions = normal.loc + _normals(self, normal.loc) * normal.scale
+        return th.tanh(self.gaussian_actions)
+
+
+class DrawnMultiCategoricalDistribution(MultiCategoricalDistribution):
+    """SB3's ``MultiCategoricalDistribution``, drawn by an environment's random numbers."""
+
+    def sample(self) -> th.Tensor:
+        """Draw actions, ``[rows, n_choices]``."""
+        choices: Any = self.distribution
+        first = choices[0].logits
+        uniforms = _uniforms(self, first, th.Size((*first.shape[:-1], len(choices))))
+        drawn = [
+            chosen(choice.probs, numbers)
+            for choice, numbers in zip(choices, uniforms.unbind(dim=-1), strict=True)
+        ]
+        return th.stack(drawn, dim=1)
+
+
+class DrawnBernoulliDistribution(BernoulliDistribution):
+    """SB3's ``BernoulliDistribution``, drawn by an environment's random numbers."""
+
+    def sample(self) -> th.Tensor:
+        """Draw actions, ``[rows, n_bits]``."""
+        probabilities: th.Tensor = self.distribution.probs
+        uniforms = _uniforms(self, probabilities, probabilities.shape)
+        return (uniforms < probabilities).to(probabilities.dtype)
+
+
+class DrawnStateDependentNoiseDistribution(StateDependentNoiseDistribution):
+    """SB3's ``StateDependentNoiseDistribution``: each environment's matrix is of its own stream."""
+
+    def sample_weights(self, log_std: th.Tensor, batch_size: int = 1) -> None:
+        """Draw an exploration matrix for each environment.
+
+        :param log_std: ``[latent_sde_dim, action_dim]``, or with one column
+        :param batch_size: number of environments
+        """
+        noise = present_noise(batch_size)
+        if noise is None or against_ours(self):
+            super().sample_weights(log_std, batch_size)
+            return
+        std = self.get_std(log_std)
+        self.weights_dist = Normal(th.zeros_like(std), std)
+        numbers = th.from_numpy(noise.matrices(std.numel())).to(std.device, std.dtype)
+        self.exploration_matrices = numbers.view(batch_size, *std.shape) * std
+        self.exploration_mat = self.exploration_matrices[0]
+
+
+#: What makes of a policy's numbers and of random ones an action.
+_DRAWING = ("proba_distribution", "sample", "get_actions")
+
 #: Methods of a plain distribution for which faster ways stand in, by its class.
 PLAIN_METHODS: dict[type[Distribution], tuple[str, ...]] = dict.fromkeys(
     map(remember, (PlainCategoricalDistribution, PlainDiagGaussianDistribution)),
-    ("proba_distribution", "log_prob", "entropy", "sample", "mode", "get_actions"),
+    (*_DRAWING, "log_prob", "entropy", "mode"),
 )
+
+#: Methods by which a distribution of this package draws, by its class.
+DRAWING_METHODS: dict[type[Distribution], tuple[str, ...]] = {
+    PlainCategoricalDistribution: _DRAWING,
+    PlainDiagGaussianDistribution: _DRAWING,
+    remember(DrawnSquashedDiagGaussianDistribution): _DRAWING,
+    remember(DrawnMultiCategoricalDistribution): _DRAWING,
+    remember(DrawnBernoulliDistribution): _DRAWING,
+    remember(DrawnStateDependentNoiseDistribution): (
+        *_DRAWING,
+        "sample_weights",
+        "get_std",
+        "get_noise",
+    ),
+}
+
+#: SB3's distributions, and what policies of this package have in their place.
+_OURS: dict[type[Distribution], type[Distribution]] = {
+    cls.__mro__[1]: cls for cls in DRAWING_METHODS
+}
+
+
+def ours_for(distribution: Distribution) -> Distribution:
+    """Return this package's distribution in the place of one of SB3's, and of nobody else's."""
+    cls = _OURS.get(type(distribution))
+    if cls is None or not is_plain_object(distribution):
+        return distribution
+    ours: Distribution = cls.__new__(cls)
+    vars(ours).update(vars(distribution))
+    return ours
 
 
 def is_plain_object(distribution: Distribution) -> bool:
@@ -158,7 +305,18 @@ def is_plain_object(distribution: Distribution) -> bool:
 
 def against_plain(distribution: Distribution) -> str | None:
     """Say why a distribution is not one of this package's plain ones, as they were written."""
-    methods = PLAIN_METHODS.get(type(distribution))
+    return _against(distribution, PLAIN_METHODS)
+
+
+def against_ours(distribution: Distribution) -> str | None:
+    """Say why a distribution does not draw as this package's do."""
+    return _against(distribution, DRAWING_METHODS)
+
+
+def _against(
+    distribution: Distribution, known: dict[type[Distribution], tuple[str, ...]]
+) -> str | None:
+    methods = known.get(type(distribution))
     if methods is None:
         return f"actions are drawn from a {type(distribution).__name__}"
     return against_methods(distribution, methods, type(distribution))

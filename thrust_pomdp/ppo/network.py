@@ -7,10 +7,6 @@ from typing import Any
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import (
-    CategoricalDistribution,
-    DiagGaussianDistribution,
-)
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
@@ -28,10 +24,7 @@ from thrust_pomdp.arguments import (
     check_lstm_arguments,
 )
 from thrust_pomdp.errors import ArgumentError
-from thrust_pomdp.ppo.distributions import (
-    PlainCategoricalDistribution,
-    PlainDiagGaussianDistribution,
-)
+from thrust_pomdp.ppo.distributions import ours_for
 from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
 from thrust_pomdp.recurrent.memory import state_names
 from thrust_pomdp.recurrent.protocol import Memory, is_memory_class, options_of
@@ -207,10 +200,7 @@ class RecurrentNetwork(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         """Create the heads."""
-        if type(self.action_dist) is CategoricalDistribution:
-            self.action_dist = PlainCategoricalDistribution(self.action_dist.action_dim)
-        elif type(self.action_dist) is DiagGaussianDistribution:
-            self.action_dist = PlainDiagGaussianDistribution(self.action_dist.action_dim)
+        self.action_dist = ours_for(self.action_dist)
         super()._build(lr_schedule)
 
     def _build_mlp_extractor(self) -> None:

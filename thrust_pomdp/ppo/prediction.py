@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from thrust_pomdp.arguments import (
 )
 from thrust_pomdp.errors import MEMORY_IS_KEPT, ArgumentError, warn_user
 from thrust_pomdp.observations import check_finite_obs
+from thrust_pomdp.ppo.action_noise import ACTING, ActionNoise, drawing_from, fresh_seed
 from thrust_pomdp.ppo.network import RecurrentNetwork
 from thrust_pomdp.recurrent.protocol import Memory
 from thrust_pomdp.recurrent.sequences import LSTMState
@@ -26,6 +29,36 @@ _STATELESS_CALLS = 10
 
 class PredictingPolicy(RecurrentNetwork):
     """What :class:`~thrust_pomdp.ppo.policies.RecurrentActorCriticPolicy` answers from outside."""
+
+    #: The random numbers behind what is asked for from outside; made when first needed.
+    _acting_noise: ActionNoise | None = None
+
+    def seed_actions(self, seed: int) -> None:
+        """Start the random numbers of :meth:`predict` anew.
+
+        A model's ``set_random_seed`` does so too.
+
+        :param seed: a whole number of at least 0
+        """
+        self._acting_noise = ActionNoise(seed, 1, purpose=ACTING)
+
+    @contextmanager
+    def sampling(self, n_envs: int) -> Iterator[None]:
+        """Let the actions of one step that is asked for from outside be drawn inside.
+
+        Each environment's random numbers are a stream of their own, which no other generator has a
+        say in. It goes on by one step each time.
+
+        :param n_envs: number of observations
+        """
+        if self._acting_noise is None:
+            self.seed_actions(fresh_seed())
+        noise = self._acting_noise
+        assert noise is not None
+        noise.n_envs = n_envs
+        with drawing_from(noise):
+            yield
+        noise.advance()
 
     @abstractmethod
     def _predict(  # type: ignore[override]
@@ -58,7 +91,8 @@ class PredictingPolicy(RecurrentNetwork):
             state of a GRU or plain RNN, one such array; of a memory of one's own its parts, or the
             only one; None for zeros
         :param episode_start: ``[n_envs]``, true where memory is to be cleared first; default none
-        :param deterministic: take the most likely action instead of sampling
+        :param deterministic: take the most likely action instead of sampling. Samples are drawn
+            from random numbers of the policy's own, which :meth:`seed_actions` seeds
         :return: the actions and the new state
         :raises ValueError: if ``state`` or ``episode_start`` does not fit the observations, or the
             observations do not fit their space
@@ -75,7 +109,7 @@ class PredictingPolicy(RecurrentNetwork):
         check_finite_obs(observation, "observation given to predict()")
         obs, vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        with th.no_grad():
+        with th.no_grad(), nullcontext() if deterministic else self.sampling(n_envs):
             actions, new_states = self._predict(
                 obs,
                 self._states_to_tensors(state, n_envs),

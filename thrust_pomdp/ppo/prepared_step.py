@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.functional import layer_norm, linear
 
 from thrust_pomdp import gate
+from thrust_pomdp.ppo.action_noise import row_uniforms
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, KeysExtractor
 from thrust_pomdp.ppo.distributions import (
     PLAIN_METHODS,
@@ -78,8 +79,10 @@ _ATTRIBUTES = (
     "critic_reads_memory",
 )
 
-#: A layer of so many weights or more costs more to compare than its compiled step saves.
-_MOST_COMPARED = 100_000
+#: A layer of so many weights or more costs more to compare than its compiled step saves. It is left
+#: to torch also where there is nothing to compare: the last digits must not depend on whether
+#: somebody watches.
+_MOST_COMPARED = 2_000_000
 
 for _cls in (FlattenExtractor, CombinedExtractor, MlpExtractor, KeysExtractor, Encoder):
     gate.remember(_cls)
@@ -204,7 +207,7 @@ def _make_extractor(extractor: nn.Module) -> Callable[[dict[str, th.Tensor]], th
 
 def _make_cell(rnn: nn.Module, alone: bool) -> Cell:
     """Return one recurrent layer's step."""
-    if against_compiled_cell(rnn, alone) is None:
+    if against_compiled_cell(rnn) is None:
         kernels = load_kernels()
         assert kernels is not None
         return torch_layer(rnn).compiled_step(kernels, rnn, 0, compare=not alone)
@@ -218,7 +221,7 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     if against_compiled_heads(policy) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return CompiledCategoricalHeads(kernels, action_net, value_net, action_dist)
+        return CompiledCategoricalHeads(kernels, action_net, value_net, action_dist, row_uniforms)
     # A Gaussian's spread is a parameter of its own.
     spread = (policy.log_std,) if isinstance(policy.action_space, spaces.Box) else ()
     pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))
@@ -233,17 +236,11 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
     return act
 
 
-def against_compiled_cell(rnn: Any, alone: bool = False) -> str | None:
-    """Say why a recurrent layer's step is torch's and not a compiled loop.
-
-    :param alone: nobody else can change weights between steps, so that none are compared
-    """
+def against_compiled_cell(rnn: Any) -> str | None:
+    """Say why a recurrent layer's step is torch's and not a compiled loop."""
     n_weights = sum(weight.numel() for weight in layer_weights(rnn, 0))
-    if n_weights >= _MOST_COMPARED and not alone:
-        return (
-            f"it has {n_weights} weights, too many to compare at each step where callbacks or "
-            "environments of others run in between"
-        )
+    if n_weights >= _MOST_COMPARED:
+        return f"it has {n_weights} weights, too many to compare at each step"
     return against_loops(*layer_weights(rnn, 0))
 
 

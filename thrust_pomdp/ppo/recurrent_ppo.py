@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.arguments import check_file, check_seed
 from thrust_pomdp.errors import ArgumentError, warn_user
+from thrust_pomdp.ppo.action_noise import ActionNoise, fresh_seed
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, explain_missing_keys
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
@@ -130,6 +131,8 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
     #: Whether a file is being loaded, and whether its environment was made on the way.
     _is_loaded = _made_env = False
     _privileged_statistics: PrivilegedStatistics | None = None
+    #: Of the actions' random numbers, on the way to a file and from it.
+    _noise_state: dict[str, int] | None = None
 
     def __init__(
         self,
@@ -219,9 +222,13 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
             self.rollout_buffer_class = self._right_buffer_class()
         super()._setup_model()
         seed = self._first_seed()
-        # Without a seed shuffling follows SB3's set_random_seed(), where a program calls that.
+        # Without a seed both follow SB3's set_random_seed(), where a program calls that. Asked for
+        # after the weights are made, these numbers leave the weights as they were.
         self.rollout_buffer.seed(int(th.randint(2**31, ())) if seed is None else seed)
-        for name in ("_is_loaded", "_made_env"):
+        self._start_noise(fresh_seed() if seed is None else seed)
+        if self._noise_state is not None:
+            self._action_noise.set_state(self._noise_state)
+        for name in ("_is_loaded", "_made_env", "_noise_state"):
             vars(self).pop(name, None)
         length = self._cut_length()
         if length is not None or self.sequence_length is not None:
@@ -327,7 +334,10 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Seed the environment, the action sampling and the shuffling of minibatches."""
+        """Seed the environment, the action sampling and the shuffling of minibatches.
+
+        The random numbers behind actions start anew, those of collecting and those of ``predict``.
+        """
         if self._is_loaded:
             self._seed_again()
             return
@@ -335,6 +345,12 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         super().set_random_seed(seed)
         if seed is not None and hasattr(self, "rollout_buffer"):
             self.rollout_buffer.seed(seed)
+            self._start_noise(seed, self._action_noise.first_env)
+
+    def _start_noise(self, seed: int, first_env: int = 0) -> None:
+        """Start the random numbers behind actions: those of collecting, and those of acting."""
+        self._action_noise = ActionNoise(seed, self.n_envs, first_env)
+        self.policy.seed_actions(seed)
 
     def _first_seed(self) -> int | None:
         """Return the seed of a new model, or the one that a loaded model goes on from."""
@@ -358,6 +374,7 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
             "_last_lstm_states",
             "_said_what_runs",
             "_acts_alone",
+            "_action_noise",
         ]
 
     def _setup_learn(
@@ -399,12 +416,16 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         """Save the model to a file; the arguments are SB3's.
 
         With it go the statistics of ``VecPrivilegedInfo`` around its environment, without which
-        its critic could not go on.
+        its critic could not go on, and how far the random numbers behind its actions have come.
         """
         if not isinstance(path, (str, os.PathLike)) and not hasattr(path, "write"):
             raise ArgumentError(f"path must be a path or a file to write to, got {path!r}")
         self._take_statistics()
-        super().save(path, exclude, include)
+        self._noise_state = self._action_noise.get_state()
+        try:
+            super().save(path, exclude, include)
+        finally:
+            del self._noise_state
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Set the environment to go on with; the arguments are SB3's.
@@ -437,10 +458,11 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
     ) -> SelfRecurrentPPO:
         """Load a model from a file; the arguments are SB3's.
 
-        Training goes on by random numbers of its own: sampling and shuffling are seeded from the
-        model's seed and its number of steps, so that loading twice gives the same, but not what
-        has been before. An environment is left as its owner seeded it; one that is made here, of
-        an id, is seeded likewise.
+        Training goes on by random numbers of its own: those behind its actions go on from where
+        they were, unless another ``seed`` is given; ``predict`` and shuffling are seeded from the
+        model's seed and its number of steps, so that loading twice gives the same, but not what has
+        been before. An environment is left as its owner seeded it; one that is made here, of an id,
+        is seeded likewise.
 
         :raises ValueError: if the file holds no model, or one of another library
         """
@@ -448,6 +470,8 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         check_device(kwargs.get("device", args[0] if args else "auto"))
         # SB3 makes attributes of the keywords that it does not know, before it sets up the model.
         kwargs = {**kwargs, "_is_loaded": True, "_made_env": isinstance(env, str)}
+        if "seed" in kwargs:
+            kwargs["_noise_state"] = None
         try:
             model = super().load(path, env, *args, **kwargs)
         except AssertionError as error:

@@ -47,6 +47,7 @@ _OURS_ALONE = (
     "burn_in",
     "refresh_states",
     "_privileged_statistics",
+    "_noise_state",
 )
 
 

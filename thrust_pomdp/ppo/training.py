@@ -11,6 +11,7 @@ from stable_baselines3.common.utils import (
     explained_variance,
 )
 
+from thrust_pomdp.ppo.action_noise import ActionNoise, seeded_training
 from thrust_pomdp.ppo.buffers import RecurrentRolloutBuffer
 from thrust_pomdp.ppo.losses import Losses, ppo_losses
 from thrust_pomdp.ppo.policies import (
@@ -32,13 +33,22 @@ class TrainsOnWindows(OnPolicyAlgorithm):
     normalize_advantage: bool
     target_kl: float | None
     refresh_states: bool
+    _action_noise: ActionNoise
 
     @abstractmethod
     def _sequences_per_minibatch(self) -> int | list[int]:
         """Return how many windows, or subsequences of windows, make each minibatch."""
 
     def train(self) -> None:
-        """Update the policy from the window in the rollout buffer."""
+        """Update the policy from the window in the rollout buffer.
+
+        What torch draws meanwhile, such as dropout, is seeded by the model's seed and the number of
+        updates; torch's generators are left as they were.
+        """
+        with seeded_training(self._action_noise.seed, self._n_updates, self.device):
+            self._update()
+
+    def _update(self) -> None:
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         clip_range = self.clip_range(self._current_progress_remaining)

@@ -150,12 +150,11 @@ class _Final(th.autograd.Function):
 class CompiledCategoricalHeads:
     """Linear heads of actor and critic, and the draw of an action.
 
-    Random numbers come from torch's global generator, as they do in SB3's distributions.
-
     :param kernels: the compiled loops
     :param action_net: the actor's head, with a bias; its weights must keep their memory
     :param value_net: the critic's head, likewise
     :param distribution: is told the logits of each step, for programs that look into it
+    :param uniforms: draws a number from [0, 1) for each of so many rows, float64
     """
 
     def __init__(
@@ -164,8 +163,9 @@ class CompiledCategoricalHeads:
         action_net: nn.Linear,
         value_net: nn.Linear,
         distribution: Any,
+        uniforms: Callable[[int], Any],
     ) -> None:
-        self._kernels, self._distribution = kernels, distribution
+        self._kernels, self._distribution, self._uniforms = kernels, distribution, uniforms
         weights = (action_net.weight, action_net.bias, value_net.weight, value_net.bias)
         # Changes in place are seen through the views.
         self._views = tuple(weight.detach().numpy() for weight in weights)
@@ -185,16 +185,18 @@ class CompiledCategoricalHeads:
         size_vf = self._views[2].shape[1]
         if pi.shape != (n_envs, size_pi) or vf.shape != (n_envs, size_vf):
             check_shapes(memory_pi=(pi, (n_envs, size_pi)), memory_vf=(vf, (n_envs, size_vf)))
-        race = th.empty(n_envs, n_actions, dtype=th.float32).exponential_().numpy()
+        uniforms = self._uniforms(n_envs)
+        if uniforms.shape != (n_envs,):
+            check_shapes(uniforms=(uniforms, (n_envs,)))
         actions = np.empty(n_envs, dtype=np.int64)
         log_prob = np.empty(n_envs, dtype=np.float32)
         values = np.empty((n_envs, 1), dtype=np.float32)
         logits = np.empty((n_envs, n_actions), dtype=np.float32)
-        self._run(race, pi, vf, actions, log_prob, values, logits)
+        self._run(uniforms, pi, vf, actions, log_prob, values, logits)
         return th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
 
-    def _run(self, race: Any, *arrays: Any) -> None:
-        self._kernels.categorical_heads(*self._views, race, *arrays)
+    def _run(self, uniforms: Any, *arrays: Any) -> None:
+        self._kernels.categorical_heads(*self._views, uniforms, *arrays)
         self._distribution.proba_distribution(th.from_numpy(arrays[-1]))
 
 

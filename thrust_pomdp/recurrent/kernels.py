@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from thrust_pomdp.recurrent import kernels_memory as memory
+from thrust_pomdp.recurrent.jit import compile_in_order as _compile_in_order
 from thrust_pomdp.recurrent.jit import compile_loop as _compile
 
 __all__ = ["categorical_heads", "categorical_ppo", "memory"]
@@ -33,20 +34,40 @@ def _log_softmax(logits, out):  # type: ignore[no-untyped-def]
         out[a] = logits[a] - log_total
 
 
+@_compile_in_order
+def chosen(log_probs, uniform, sums):  # type: ignore[no-untyped-def]
+    """Return the action on whose share of the cumulated probabilities a uniform number falls.
+
+    What has probability 0 is never chosen. See :func:`thrust_pomdp.ppo.distributions.chosen`.
+
+    :param log_probs: ``[n_actions]``
+    :param uniform: from [0, 1)
+    :param sums: float64 ``[n_actions]``, to work in
+    """
+    total = 0.0
+    for a in range(len(log_probs)):
+        total += np.float64(np.exp(log_probs[a]))
+        sums[a] = total
+    mark = uniform * total
+    action = 0
+    # Written so that a NaN ends it.
+    while sums[action] <= mark and sums[action] < total:
+        action += 1
+    return action
+
+
 @_compile
 def categorical_heads(  # type: ignore[no-untyped-def]
     pi_weights, pi_bias, vf_weights, vf_bias,
-    race, memory_pi, memory_vf, actions, log_prob, values, logits,
+    uniforms, memory_pi, memory_vf, actions, log_prob, values, logits,
 ):  # fmt: skip
     """Draw an action for each row and estimate its value, by linear heads.
-
-    Actions are drawn by the exponential race: argmax of p / E with E ~ Exp(1).
 
     :param pi_weights: ``[n_actions, size]``
     :param pi_bias: ``[n_actions]``
     :param vf_weights: ``[1, size]``
     :param vf_bias: ``[1]``
-    :param race: standard exponential numbers, ``[n, n_actions]``
+    :param uniforms: numbers from [0, 1), float64 ``[n]``, that choose the actions
     :param memory_pi: what the actor's head reads, ``[n, size]``
     :param memory_vf: what the critic's head reads, ``[n, size]``
     :param actions: output, int64 ``[n]``
@@ -56,24 +77,20 @@ def categorical_heads(  # type: ignore[no-untyped-def]
     """
     n_actions = len(pi_bias)
     row = np.empty(n_actions, dtype=memory_pi.dtype)
+    sums = np.empty(n_actions, dtype=np.float64)
     for n in range(len(memory_pi)):
         values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
         for a in range(n_actions):
             logits[n, a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
         _log_softmax(logits[n], row)
-        best, winner = np.exp(row[0]) / race[n, 0], 0
-        for a in range(1, n_actions):
-            score = np.exp(row[a]) / race[n, a]
-            if score > best:
-                best, winner = score, a
-        actions[n] = winner
-        log_prob[n] = row[winner]
+        actions[n] = chosen(row, uniforms[n], sums)
+        log_prob[n] = row[actions[n]]
 
 
 @_compile
 def masked_categorical_heads(  # type: ignore[no-untyped-def]
     pi_weights, pi_bias, vf_weights, vf_bias, allowed,
-    race, memory_pi, memory_vf, actions, log_prob, values, logits,
+    uniforms, memory_pi, memory_vf, actions, log_prob, values, logits,
 ):  # fmt: skip
     """Do the same where not every action can be taken.
 
@@ -82,20 +99,15 @@ def masked_categorical_heads(  # type: ignore[no-untyped-def]
     """
     n_actions = len(pi_bias)
     row = np.empty(n_actions, dtype=memory_pi.dtype)
+    sums = np.empty(n_actions, dtype=np.float64)
     for n in range(len(memory_pi)):
         values[n, 0] = vf_bias[0] + _dot(vf_weights[0], memory_vf[n])
         for a in range(n_actions):
             logits[n, a] = pi_bias[a] + _dot(pi_weights[a], memory_pi[n])
             row[a] = logits[n, a] if allowed[n, a] else -np.inf
         _log_softmax(row, row)
-        best, winner = _f32(-1), -1
-        for a in range(n_actions):
-            if allowed[n, a]:  # a masked one could win with 0 / 0
-                score = np.exp(row[a]) / race[n, a]
-                if winner < 0 or score > best:
-                    best, winner = score, a
-        actions[n] = winner
-        log_prob[n] = row[winner]
+        actions[n] = chosen(row, uniforms[n], sums)
+        log_prob[n] = row[actions[n]]
 
 
 @_compile

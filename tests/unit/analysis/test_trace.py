@@ -70,7 +70,7 @@ def make_model(env: Any, policy: str = "MlpLstmPolicy", **kwargs: Any) -> Recurr
 def by_hand(model: RecurrentPPO, env: Any, deterministic: bool) -> list[dict[str, Any]]:
     """What predict gives, and values and states of forward with the states carried as it says."""
     env.seed(7)
-    th.manual_seed(0)
+    model.policy.seed_actions(0)
     obs, state, start = env.reset(), None, np.ones(env.num_envs, bool)
     states, rows = model.policy.zero_states(env.num_envs), []
     for _ in range(N_STEPS):
@@ -91,7 +91,7 @@ def by_hand(model: RecurrentPPO, env: Any, deterministic: bool) -> list[dict[str
 
 def traced(model: Any, env: Any, deterministic: bool = False, n_steps: int = N_STEPS) -> Trace:
     env.seed(7)
-    th.manual_seed(0)
+    model.policy.seed_actions(0)
     return look_inside(model, env, n_steps, deterministic)
 
 
@@ -428,11 +428,11 @@ class TestMasks:
         envs = [masked_envs(MASKABLE[kind], 5, 6) for _ in range(2)]
         for env in envs:
             env.seed(7)
-        th.manual_seed(0)
+        model.policy.seed_actions(0)
         trace = look_inside(model, envs[0], N_STEPS, deterministic)
         shown = trace.observations[..., : trace.action_masks.shape[-1]] == 1
         assert np.array_equal(trace.action_masks, shown)
-        th.manual_seed(0)
+        model.policy.seed_actions(0)
         obs, state, start = envs[1].reset(), None, np.ones(2, bool)
         for t in range(N_STEPS):
             masks = get_action_masks(envs[1])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch as th
 from helpers import sharpen
 from sensor_envs import ACTIONS, AnyEnv
 from stable_baselines3 import PPO
@@ -83,7 +82,7 @@ class Spy:
 
 def loop_in_the_stack(model: Any, env: VecEnv, n_steps: int = 60) -> tuple[list, list]:
     """What a model sees and does in the environment that it was trained on."""
-    th.manual_seed(0)
+    model.policy.seed_actions(0)
     env.seed(7)
     obs, dones, actor, seen, done = env.reset(), None, StatefulActor(model), [], []
     for _ in range(n_steps):
@@ -95,7 +94,7 @@ def loop_in_the_stack(model: Any, env: VecEnv, n_steps: int = 60) -> tuple[list,
 
 def loop_on_raw(actor: StatefulActor, env: VecEnv, n_steps: int = 60) -> list:
     """What an actor does that is given what the innermost environment returns."""
-    th.manual_seed(0)
+    getattr(actor.model, "model", actor.model).policy.seed_actions(0)  # of what a Spy watches
     env.seed(7)
     obs, dones, rewards, done = env.reset(), None, None, []
     flags = [info.get("blanked") for info in env.reset_infos]
@@ -178,7 +177,7 @@ class TestOneEnvironment:
         seen, done = loop_in_the_stack(model, frozen(env))
         spy = Spy(model)
         actor, raw = StatefulActor.like(spy, env), make()
-        th.manual_seed(0)
+        model.policy.seed_actions(0)
         (obs, info), reward, n_episodes = raw.reset(seed=7), None, 1
         for action in done:
             mine = actor.act(obs, reward=reward, blanked=info["blanked"])
@@ -201,9 +200,10 @@ class TestOneEnvironment:
         actor = StatefulActor(
             again, True, normalizer=tmp_path / "normalizer.pkl", previous_action=True
         )
-        done = [int(actor.act([0.01, 0.02 * step, 0.0, -0.01])) for step in range(20)]
+        readings = [[0.01, 0.02 * step, 0.3 - 0.03 * step, -0.01] for step in range(20)]
+        done = [int(actor.act(reading)) for reading in readings]
 
-        obs = np.array([[0.01, 0.02 * step, 0.0, -0.01] for step in range(20)], np.float32)
+        obs = np.array(readings, np.float32)
         obs, state, last, expected = frozen(env).normalize_obs(obs), None, np.zeros(2), []
         for row in obs:
             action, state = model.predict(np.append(row, last), state, deterministic=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch as th
+from same_draws import chosen_by_hand
 from torch.distributions import Categorical, Independent, Normal
 
 from thrust_pomdp.ppo.distributions import (
@@ -39,13 +41,16 @@ def test_gradients():
     th.testing.assert_close(*gradients, rtol=0, atol=1e-5)
 
 
-def test_draws_are_those_of_torch_for_the_same_seed():
+def test_draws_follow_torchs_generator_where_no_environment_has_a_say():
     plain, torchs = pair(LOGITS)
-    draws = []
-    for distribution in (plain, torchs):
-        th.manual_seed(3)
-        draws.append(distribution.sample())
-    assert th.equal(*draws)
+    th.manual_seed(3)
+    draws = plain.sample()
+    th.manual_seed(3)
+    assert th.equal(draws, plain.sample())
+    th.manual_seed(3)
+    expected = chosen_by_hand(torchs.probs.numpy(), th.rand(500, dtype=th.float64).numpy())
+    assert np.array_equal(draws, expected)
+    assert not th.equal(draws, plain.sample())
 
 
 def test_frequencies_are_the_probabilities():

@@ -22,7 +22,8 @@ from gymnasium import spaces
 from helpers import fixed_length_envs, sharpen
 
 from thrust_pomdp import RecurrentPPO
-from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution
+from thrust_pomdp.ppo.action_noise import row_uniforms
+from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution, chosen
 from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent import compiled, jit
 from thrust_pomdp.recurrent.compiled import (
@@ -550,7 +551,8 @@ class TestCategoricalLoss:
 def make_heads(n_actions: int, size: int = 6):
     th.manual_seed(0)
     nets = th.nn.Linear(size, n_actions), th.nn.Linear(size, 1)
-    return nets, CompiledCategoricalHeads(kernels, *nets, PlainCategoricalDistribution(n_actions))
+    distribution = PlainCategoricalDistribution(n_actions)
+    return nets, CompiledCategoricalHeads(kernels, *nets, distribution, row_uniforms)
 
 
 class TestHeads:
@@ -578,6 +580,26 @@ class TestHeads:
             assert th.equal(actions, distribution.sample())
             th.testing.assert_close(log_prob, distribution.log_prob(actions), rtol=0, atol=1e-6)
             th.testing.assert_close(values, value_net(memory_vf), rtol=0, atol=1e-6)
+
+    def test_choose_as_the_definition_does(self):
+        """On probabilities that are exact, and numbers on and beside the sums."""
+        (action_net, _), heads = make_heads(5)
+        shares = th.tensor([0.0, 0.25, 0.5, 0.25, 0.0])
+        with th.no_grad():
+            action_net.weight.zero_()
+            action_net.bias.copy_(shares.log())
+        edges = [0.0, 0.25, 0.75]
+        numbers = np.array([*edges, *np.nextafter(edges[1:], 0), 1 - 2**-53, 0.5])
+        heads._uniforms = lambda n_rows: numbers
+        actions, *_ = heads(th.zeros(7, 6), th.zeros(7, 6))
+        assert actions.tolist() == [1, 2, 3, 1, 2, 3, 2]
+        assert th.equal(actions, chosen(shares.expand(7, 5), th.from_numpy(numbers)))
+
+    def test_refuse_numbers_for_other_rows(self):
+        _, heads = make_heads(2)
+        heads._uniforms = lambda n_rows: np.zeros(n_rows - 1)
+        with pytest.raises(ValueError, match=r"uniforms must be of shape \(3,\), got \(2,\)"):
+            heads(th.zeros(3, 6), th.zeros(3, 6))
 
     def test_a_nan_shows(self):
         _, heads = make_heads(2)

@@ -12,14 +12,16 @@ from typing import Any, Self
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import (
-    BernoulliDistribution,
-    Distribution,
-    MultiCategoricalDistribution,
-)
+from stable_baselines3.common.distributions import Distribution
 
 from thrust_pomdp.as_written import remember
-from thrust_pomdp.ppo.distributions import PLAIN_METHODS, PlainCategoricalDistribution
+from thrust_pomdp.ppo.distributions import (
+    DRAWING_METHODS,
+    PLAIN_METHODS,
+    DrawnBernoulliDistribution,
+    DrawnMultiCategoricalDistribution,
+    PlainCategoricalDistribution,
+)
 
 
 class MaskableDistribution(Distribution):
@@ -55,31 +57,12 @@ class MaskableDistribution(Distribution):
 class MaskableCategoricalDistribution(MaskableDistribution, PlainCategoricalDistribution):
     """For Discrete actions."""
 
-    def sample(self) -> th.Tensor:
-        """Draw actions, ``[rows]``."""
-        if self.masks is None:
-            return super().sample()
-        race = th.empty_like(self.log_probs).exponential_()
-        scores = self.log_probs.detach().exp().div_(race)
-        # An exponential number may come out as 0 (torch draws it from a uniform one), and 0 / 0
-        # would win the race.
-        return scores.masked_fill_(~self.masks, -1.0).argmax(dim=-1)
 
-
-class MaskableMultiCategoricalDistribution(MaskableDistribution, MultiCategoricalDistribution):
+class MaskableMultiCategoricalDistribution(MaskableDistribution, DrawnMultiCategoricalDistribution):
     """For MultiDiscrete actions: single choices that know nothing of one another."""
 
-    def sample(self) -> th.Tensor:
-        """Draw actions, ``[rows, n_choices]``."""
-        actions = super().sample()
-        if self.masks is None:
-            return actions
-        # torch's multinomial() runs the same race as above, without that precaution.
-        first = th.tensor([0, *self.action_dims[:-1]], device=actions.device).cumsum(dim=0)
-        return th.where(self.masks.gather(1, actions + first), actions, self.mode())
 
-
-class MaskableBernoulliDistribution(MaskableDistribution, BernoulliDistribution):
+class MaskableBernoulliDistribution(MaskableDistribution, DrawnBernoulliDistribution):
     """For MultiBinary actions: a bit that may take one value only is certain of it.
 
     There is one logit for each bit, as in the plain policies; ``sb3_contrib``'s have two.
@@ -133,8 +116,14 @@ def make_maskable_distribution(action_space: spaces.Space[Any]) -> MaskableDistr
     return MaskableBernoulliDistribution(action_space.n)
 
 
+_MASKING = ("apply_masking", "_masked")
 PLAIN_METHODS[remember(MaskableCategoricalDistribution)] = (
     *PLAIN_METHODS[PlainCategoricalDistribution],
-    "apply_masking",
-    "_masked",
+    *_MASKING,
 )
+for _cls in (
+    MaskableCategoricalDistribution,
+    MaskableMultiCategoricalDistribution,
+    MaskableBernoulliDistribution,
+):
+    DRAWING_METHODS[remember(_cls)] = (*DRAWING_METHODS[PlainCategoricalDistribution], *_MASKING)

@@ -10,6 +10,7 @@ import torch as th
 from torch import nn
 from torch.nn.functional import linear
 
+from thrust_pomdp.ppo.action_noise import row_uniforms
 from thrust_pomdp.ppo.maskable.distributions import MaskableCategoricalDistribution
 from thrust_pomdp.ppo.maskable.masks import Masks
 from thrust_pomdp.ppo.maskable.policies import MaskableRecurrentActorCriticPolicy
@@ -49,7 +50,9 @@ def _make_masked_heads(policy: MaskableRecurrentActorCriticPolicy, next_masks: N
     if against_compiled_heads(policy) is None:
         kernels = load_kernels()
         assert kernels is not None
-        return CompiledMaskedHeads(kernels, action_net, value_net, distribution, next_masks)
+        return CompiledMaskedHeads(
+            kernels, action_net, value_net, distribution, row_uniforms, next_masks
+        )
     pi_weights, vf_weights = ((net.weight, net.bias) for net in (action_net, value_net))
 
     def act(memory_pi: th.Tensor, memory_vf: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
@@ -73,6 +76,7 @@ class CompiledMaskedHeads(CompiledCategoricalHeads):
     :param action_net: the actor's head, with a bias; its weights must keep their memory
     :param value_net: the critic's head, likewise
     :param distribution: is told logits and masks of each step
+    :param uniforms: draws a number from [0, 1) for each of so many rows, float64
     :param next_masks: called once in each step
     """
 
@@ -82,14 +86,14 @@ class CompiledMaskedHeads(CompiledCategoricalHeads):
         action_net: nn.Linear,
         value_net: nn.Linear,
         distribution: MaskableCategoricalDistribution,
+        uniforms: Callable[[int], Any],
         next_masks: NextMasks,
     ) -> None:
-        super().__init__(kernels, action_net, value_net, distribution)
+        super().__init__(kernels, action_net, value_net, distribution, uniforms)
         self._next_masks = next_masks
 
-    def _run(self, race: Any, *arrays: Any) -> None:
-        masks = self._next_masks()
-        check_shapes(action_masks=(masks, race.shape))
-        self._kernels.masked_categorical_heads(*self._views, masks, race, *arrays)
-        logits = th.from_numpy(arrays[-1])
-        self._distribution.proba_distribution(logits, th.from_numpy(masks))
+    def _run(self, uniforms: Any, *arrays: Any) -> None:
+        masks, logits = self._next_masks(), arrays[-1]
+        check_shapes(action_masks=(masks, logits.shape))
+        self._kernels.masked_categorical_heads(*self._views, masks, uniforms, *arrays)
+        self._distribution.proba_distribution(th.from_numpy(logits), th.from_numpy(masks))
