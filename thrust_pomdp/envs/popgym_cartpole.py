@@ -86,6 +86,8 @@ class PositionOnlyCartPoleEnv(SensedCartPoleEnv):
     * v0: initial version
     """
 
+    _fixed_state = ("max_episode_length",)
+
     def __init__(
         self,
         max_episode_length: int = 200,
@@ -184,6 +186,9 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
 
     * v0: initial version
     """
+
+    _no_state = ("_low", "_high")
+    _fixed_state = ("noise_sigma",)
 
     def __init__(
         self,

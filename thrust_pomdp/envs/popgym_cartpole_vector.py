@@ -110,6 +110,8 @@ class NoisyPositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
         self._low, self._high = single.observation_space.low, single.observation_space.high
         self._noises = SensorNoises(single.noise_sigma, len(self._high), self.num_envs)
 
+    _no_state = ("_low", "_high")
+
     def _seed_one(self, idx: int, seed: int) -> None:
         super()._seed_one(idx, seed)
         self._noises.seed(idx, seed)

@@ -63,6 +63,8 @@ class TMazeVectorEnv(NativeVectorEnv):
     }
     env_class = TMazeOfVector
     single_class: ClassVar[type[TMazeEnv]] = TMazeEnv
+    _fixed_state = ("_corridor_length", "_first_cell")
+    _shaped_state = ("cells", "cues")
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Stateful
+
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 
@@ -108,7 +110,7 @@ def tells(flags: Sequence[Any]) -> bool:
     return any(flag is not None for flag in flags)
 
 
-class ZeroWatch:
+class ZeroWatch(Stateful):
     """Notices frames that look blanked where no environment tells of any.
 
     Of a sensor that blanks frames everything else is a reading, in which hardly a component is

@@ -22,6 +22,9 @@ class BlankingVectorWrapper(SensorVectorWrapper):
     :param plan: what is blanked, how often and by which draws
     """
 
+    _no_state = ("_plan",)
+    _fixed_state = ("n_blanking_layers",)
+
     def __init__(self, env: VectorEnv[Any, Any, Any], plan: BlankingPlan) -> None:
         super().__init__(env, plan.blanks.space)
         depth = blanking_layers_of_vector(env)

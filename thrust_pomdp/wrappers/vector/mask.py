@@ -28,6 +28,8 @@ class MaskObservation(SensorVectorWrapper):
     :raises ValueError: as by the single wrapper
     """
 
+    _no_state = ("_mask",)
+
     def __init__(
         self, env: VectorEnv[Any, Any, Any], drop: Any = None, zero: Any = None, axis: int = -1
     ) -> None:

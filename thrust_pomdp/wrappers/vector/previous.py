@@ -22,6 +22,9 @@ class PreviousObservation(SensorVectorWrapper):
     :raises ValueError: as by the single wrapper
     """
 
+    _no_state = ("_encoding", "_appender")
+    _shaped_state = ("_last",)
+
     #: What is appended, for messages: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]
 
