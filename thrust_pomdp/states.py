@@ -89,6 +89,25 @@ def unpacked(data: Any, where: str) -> Any:
         raise ValueError(f"{where} must be a whole {data[KIND]}, got {data!r}: {error}") from error
 
 
+def packed_entries(infos: Any, where: str) -> Any:
+    """Do what :func:`packed` does with infos, leaving out the entries that cannot be kept.
+
+    :param infos: dicts, and lists and tuples of them
+    """
+    if type(infos) in (list, tuple):
+        return [packed_entries(part, where) for part in infos]
+    if not isinstance(infos, dict):
+        return packed(infos, where)
+    kept: dict[Any, Any] = {}
+    for key, part in infos.items():
+        if type(key) is str and key != KIND:
+            try:
+                kept[key] = packed_entries(part, where)
+            except NoStateError:
+                continue
+    return kept
+
+
 def _packed_items(values: Sequence[Any], where: str) -> list[Any]:
     return [packed(part, f"{where}[{idx}]") for idx, part in enumerate(values)]
 

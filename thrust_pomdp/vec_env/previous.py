@@ -39,6 +39,9 @@ class VecPrevious(VecLayer):
 
     #: What is appended, for messages: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]
+    _no_state = ("_appender", "encoding", "_flags_are_from_inside")
+    _fixed_state = ("key",)
+    _shaped_state = ("_actions",)
 
     def __init__(self, venv: VecEnv, encoding: Encoding, key: str) -> None:
         self._appender = Appender(venv.observation_space, encoding, key)

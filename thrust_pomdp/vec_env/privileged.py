@@ -94,6 +94,8 @@ class VecPrivilegedInfo(VecUnprivileged):
     """
 
     _training = True
+    _no_state = ("_told_space", "_is_dict")
+    _fixed_state = ("privileged_key",)
 
     def __init__(
         self,

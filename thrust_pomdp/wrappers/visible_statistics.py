@@ -146,6 +146,32 @@ class ZeroWatch(Stateful):
         )
 
 
+def watches_state(watches: dict[str | None, ZeroWatch] | None) -> Any:
+    """Return what a normaliser's watches, one for each key, have seen."""
+    if watches is None:
+        return None
+    return [[key, watch.get_state()] for key, watch in watches.items()]
+
+
+def watches_of(state: Any, where: str) -> dict[str | None, ZeroWatch] | None:
+    """Make watches that have seen what :func:`watches_state` returned.
+
+    :param where: whose they are, for the message
+    :raises ValueError: for anything else
+    """
+    if state is None:
+        return None
+    if not isinstance(state, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in state
+    ):
+        raise ValueError(f"state of {where}, 'watches', must be a list of pairs, got {state!r}")
+    watches: dict[str | None, ZeroWatch] = {}
+    for key, seen in state:
+        watches[key] = ZeroWatch()
+        watches[key].set_state(seen)
+    return watches
+
+
 #: What is said about a normaliser that suspects.
 LOOKS_BLANKED = (
     "many observations are exactly all zero, and the environment does not tell by info['blanked'] "
