@@ -6,12 +6,16 @@ added later, by a subclass or from outside, is held or complained of, and never 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from thrust_pomdp.states import KIND, NoStateError, State, packed, unpacked
+
+#: Names of attributes; of those that a class names, classes derived from it name more.
+Names = Iterable[str]
 
 #: What is done once all of a state is known to fit.
 Changes = list[Callable[[], None]]
@@ -48,11 +52,11 @@ class Stateful:
     """
 
     #: Attributes that are not kept: constants, and what is nobody's memory, such as windows.
-    _no_state: ClassVar[Iterable[str]] = ()
+    _no_state: Names = ()
     #: Attributes that must be equal for a state to fit.
-    _fixed_state: ClassVar[Iterable[str]] = ()
+    _fixed_state: Names = ()
     #: Arrays that keep their shape and type, lists that keep their length, numbers their type.
-    _shaped_state: ClassVar[Iterable[str]] = ()
+    _shaped_state: Names = ()
 
     def get_state(self) -> State:
         """Return what this object remembers: nested dicts of arrays and JSON-able data.
@@ -107,13 +111,23 @@ def attributes_state(thing: Any, names: Attributes) -> State:
     :raises NoStateError: naming the attribute that cannot be kept so
     """
     state: State = {"class": class_name(thing), "fixed": {}, "attributes": {}}
+    known: dict[int, str] = {}
     for name, value in vars(thing).items():
         if name in names.fixed:
             state["fixed"][name] = _fixed(value)
         elif name not in names.ignored:
             where = f"{name} of {type(thing).__name__}"
-            state["attributes"][name] = part_state(value, where)
+            # One object under two names is one object afterwards, too.
+            first = known.setdefault(id(value), name) if _is_changeable(value) else name
+            state["attributes"][name] = (
+                part_state(value, where) if first == name else {KIND: "same", "as": first}
+            )
     return state
+
+
+def _is_changeable(value: Any) -> bool:
+    kinds = (np.ndarray, np.random.Generator, np.random.RandomState, list, dict, set, deque)
+    return isinstance(value, kinds) or _stays(value)
 
 
 def _fixed(value: Any) -> Any:
@@ -176,14 +190,23 @@ def prepare_attributes(thing: Any, state: Any, names: Attributes, where: str) ->
             f"state of {where} must hold the attribute {lacking[0]!r}, got {sorted(theirs)}"
         )
     values, changes = {}, Changes()
+    same: dict[str, Any] = {}
     for name, data in theirs.items():
         if name in names.ignored or name in names.fixed:
             raise ValueError(f"state of {where} must hold memory only, got the attribute {name!r}")
         of_part = f"{where}, attribute {name!r}"
         current = own.get(name)
+        if type(data) is dict and data.get(KIND) == "same":
+            same[name] = data.get("as")
+            continue
         values[name] = prepare_part(data, current, changes, of_part)
         if name in names.shaped:
             _check_shape(values[name], current, of_part)
+
+    for name, first in same.items():
+        if first not in values:
+            raise ValueError(f"state of {where}, attribute {name!r}, must be there, got {first!r}")
+        values[name] = values[first]
 
     def change() -> None:
         for name in gone:

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 Flags = NDArray[np.bool_]
 
@@ -32,15 +32,15 @@ class CartPolePhysics(Stateful):
     :param n_envs: the number of carts
     """
 
-    _no_state = (
+    _no_state: Names = (
         *("_state", "_rates", "_positions", "_velocities", "_theta", "_theta_dot"),
         *("_x_acc", "_theta_acc"),
     )
-    _fixed_state = (
+    _fixed_state: Names = (
         *("_semi_implicit", "_forces_of_actions", "_limits", "_gravity", "_masspole"),
         *("_total_mass", "_length", "_polemass_length", "_four_thirds", "_tau", "_tau_of_two"),
     )
-    _shaped_state = ("_rows",)
+    _shaped_state: Names = ("_rows",)
 
     def __init__(self, cart: CartPoleEnv, n_envs: int) -> None:
         # Rows x, theta and their first and second derivatives, so that any four rows in a row hold

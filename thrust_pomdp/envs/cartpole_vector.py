@@ -28,6 +28,7 @@ from thrust_pomdp.envs.native_vector import (
     Observations,
 )
 from thrust_pomdp.envs.rendering import STRIP_FRAMES
+from thrust_pomdp.stateful import Names
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)
@@ -46,7 +47,7 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
     env_class = CartPoleOfVector
     #: Flags of the frames last returned, ``[num_envs]``; None if none is ever blanked.
     blanked: Flags | None = None
-    _fixed_state = ("_sensed_rows", "_sensed_components", "_rewards")
+    _fixed_state: Names = ("_sensed_rows", "_sensed_components", "_rewards")
 
     def __init__(
         self,
@@ -209,9 +210,9 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
         # Flags of the frames last returned and of those before them.
         self._latest_flags: deque[Flags] = deque(maxlen=STRIP_FRAMES)
 
-    _fixed_state = ("n_blanking_layers",)
+    _fixed_state: Names = ("n_blanking_layers",)
     # One array with what the process and the latest flags hold.
-    _no_state = ("blanked",)
+    _no_state: Names = ("blanked",)
 
     def _after_state(self) -> None:
         super()._after_state()

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_number
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 #: Sets the blanking stream apart from every other use of an environment's seed.
 FLICKER_KEY = 0x70F1_1C4E
@@ -142,8 +142,8 @@ class FlickerProcess(Stateful):
     :param depth: the number of blanking layers below this one
     """
 
-    _no_state = ("_after_visible", "_after_blank")
-    _fixed_state = ("law", "depth")
+    _no_state: Names = ("_after_visible", "_after_blank")
+    _fixed_state: Names = ("law", "depth")
 
     def __init__(self, law: FlickerLaw, depth: int = 0) -> None:
         self.law = law
@@ -184,9 +184,9 @@ class SeparateFlickerProcesses(Stateful):
     :param depth: the number of blanking layers below this one
     """
 
-    _no_state = ("_after_visible", "_after_blank", "_independent")
-    _fixed_state = ("law", "n_parts", "depth")
-    _shaped_state = ("blanked",)
+    _no_state: Names = ("_after_visible", "_after_blank", "_independent")
+    _fixed_state: Names = ("law", "n_parts", "depth")
+    _shaped_state: Names = ("blanked",)
 
     def __init__(self, law: FlickerLaw, n_parts: int, depth: int = 0) -> None:
         self.law = law
@@ -232,9 +232,9 @@ class BlockStreams(Stateful):
     :param draw: maps a generator and a number of items to ``[count, *item_shape]``
     """
 
-    _no_state = ("_draw", "_one_item")
-    _fixed_state = ("_block", "_numbers_per_item", "_ends")
-    _shaped_state = ("_generators", "_items", "_next", "_safe_calls")
+    _no_state: Names = ("_draw", "_one_item")
+    _fixed_state: Names = ("_block", "_numbers_per_item", "_ends")
+    _shaped_state: Names = ("_generators", "_items", "_next", "_safe_calls")
 
     def __init__(
         self,
@@ -329,9 +329,9 @@ class FlickerProcesses(Stateful):
     #: lines of the processor's cache. Fewer frames of many parts, since memory is what they cost.
     BLOCK = 1000
 
-    _no_state = ("_after_visible", "_after_blank", "_after_reset", "_independent")
-    _fixed_state = ("law", "depth")
-    _shaped_state = ("blanked",)
+    _no_state: Names = ("_after_visible", "_after_blank", "_after_reset", "_independent")
+    _fixed_state: Names = ("law", "depth")
+    _shaped_state: Names = ("blanked",)
 
     def __init__(
         self, law: FlickerLaw, n_envs: int, depth: int = 0, parts: tuple[int, ...] = ()

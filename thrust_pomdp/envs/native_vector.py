@@ -21,7 +21,7 @@ from thrust_pomdp.arguments import check_count
 from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.flicker import BlockStreams
-from thrust_pomdp.stateful import Changes, Stateful
+from thrust_pomdp.stateful import Changes, Names, Stateful
 from thrust_pomdp.states import State, packed, unpacked
 
 Observations = NDArray[np.float32]
@@ -71,12 +71,12 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
     env_class: type[EnvOfVector]
 
     # What was set on the environments by name is kept apart; the single one paints only.
-    _no_state = (
+    _no_state: Names = (
         *("metadata", "render_mode", "spec", "single", "envs", "closed", "_everyone"),
         *("_np_random", "_np_random_seed"),
     )
-    _fixed_state = ("num_envs", "autoreset_mode", "max_episode_steps", "_limit")
-    _shaped_state = ("seeds", "_ended", "_started", "_n_steps", "_deadlines")
+    _fixed_state: Names = ("num_envs", "autoreset_mode", "max_episode_steps", "_limit")
+    _shaped_state: Names = ("seeds", "_ended", "_started", "_n_steps", "_deadlines")
 
     def __init__(
         self,

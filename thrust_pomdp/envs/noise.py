@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_number
 from thrust_pomdp.envs.flicker import BlockStreams
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 #: Sets the noise stream apart from every other use of an environment's seed.
 NOISE_KEY = 0x6A05_51A2
@@ -54,8 +54,8 @@ class SensorNoise(Stateful):
     :param n_components: components of an observation
     """
 
-    _fixed_state = ("sigma", "n_components")
-    _shaped_state = ("latest",)
+    _fixed_state: Names = ("sigma", "n_components")
+    _shaped_state: Names = ("latest",)
 
     def __init__(self, sigma: float, n_components: int) -> None:
         self.sigma, self.n_components = sigma, n_components
@@ -92,8 +92,8 @@ class SensorNoises(Stateful):
     #: :attr:`~thrust_pomdp.envs.flicker.FlickerProcesses.BLOCK`.
     BLOCK = 500
 
-    _fixed_state = ("sigma",)
-    _shaped_state = ("latest",)
+    _fixed_state: Names = ("sigma",)
+    _shaped_state: Names = ("latest",)
 
     def __init__(self, sigma: float, n_components: int, n_envs: int) -> None:
         self.sigma = sigma

@@ -13,6 +13,7 @@ from thrust_pomdp.envs.cartpole import POSITIONS, Info, Observation, SensedCartP
 from thrust_pomdp.envs.cartpole_picture import add_ghost
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
 from thrust_pomdp.envs.rendering import Picture
+from thrust_pomdp.stateful import Names
 
 
 @remember
@@ -86,7 +87,7 @@ class PositionOnlyCartPoleEnv(SensedCartPoleEnv):
     * v0: initial version
     """
 
-    _fixed_state = ("max_episode_length",)
+    _fixed_state: Names = ("max_episode_length",)
 
     def __init__(
         self,
@@ -187,8 +188,8 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
     * v0: initial version
     """
 
-    _no_state = ("_low", "_high")
-    _fixed_state = ("noise_sigma",)
+    _no_state: Names = ("_low", "_high")
+    _fixed_state: Names = ("noise_sigma",)
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 Observation = NDArray[np.float32]
 Info = dict[str, Any]
@@ -109,8 +109,8 @@ class TMazeEnv(Stateful, gym.Env[Observation, np.int64]):
     }
     #: The cell in which an episode starts.
     first_cell = CUE_CELL
-    _no_state = ("metadata", "render_mode", "spec")
-    _fixed_state = ("corridor_length",)
+    _no_state: Names = ("metadata", "render_mode", "spec")
+    _fixed_state: Names = ("corridor_length",)
 
     def __init__(self, corridor_length: int = 10, render_mode: str | None = None) -> None:
         self.corridor_length = check_count("corridor_length", corridor_length)

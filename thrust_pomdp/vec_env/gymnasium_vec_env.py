@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.stateful import Changes, Stateful
+from thrust_pomdp.stateful import Changes, Names, Stateful
 from thrust_pomdp.states import State, packed_entries, unpacked
 from thrust_pomdp.vec_env.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 from thrust_pomdp.vec_env.substitutes import against_keeping_arrays, against_later_infos
@@ -70,12 +70,12 @@ class GymnasiumVecEnv(Stateful, VecEnv):
     #: Whether the last step or reset told of anything blanked, in whatever form.
     tells_blanked: bool
 
-    _no_state = (
+    _no_state: Names = (
         *("env", "_base", "metadata", "render_mode", "_nobody", "_arrays_are_ours"),
         *("_infos_can_wait", "_reset_told", "_reset_infos"),
     )
-    _fixed_state = ("num_envs",)
-    _shaped_state = ("_returns", "_began", "_n_steps")
+    _fixed_state: Names = ("num_envs",)
+    _shaped_state: Names = ("_returns", "_began", "_n_steps")
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         _check_same_step(env)

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from thrust_pomdp.errors import ArgumentError
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 #: What every wrapper has one of, although SB3 takes it away from what it pickles.
 _OF_ALL = frozenset({"venv", "class_attributes"})
@@ -74,8 +74,8 @@ class VecLayer(Stateful, VecEnvWrapper, metaclass=_Whole):
     """
 
     _keeps_all = False
-    _no_state = ("venv", "class_attributes", "metadata", "render_mode", "_keeps_all")
-    _fixed_state = ("num_envs",)
+    _no_state: Names = ("venv", "class_attributes", "metadata", "render_mode", "_keeps_all")
+    _fixed_state: Names = ("num_envs",)
 
     def __setattr__(self, name: str, value: Any) -> None:
         owner = None if self._is_own(name) else owner_of(vars(self).get("venv"), name)

@@ -26,7 +26,7 @@ from thrust_pomdp.arguments import (
 )
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
-from thrust_pomdp.stateful import Changes
+from thrust_pomdp.stateful import Changes, Names
 from thrust_pomdp.states import State
 from thrust_pomdp.vec_env.frame_order import paths_of
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
@@ -153,7 +153,7 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         if norm_obs:
             self._announce_floats()
 
-    _no_state = ("_watches",)
+    _no_state: Names = ("_watches",)
 
     def get_state(self) -> State:
         """Return statistics, switches and what has been noticed of blanks; see ``Stateful``."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from stable_baselines3.common.vec_env import VecFrameStack
 
-from thrust_pomdp.stateful import Attributes, Changes, attributes_state, prepare_attributes
+from thrust_pomdp.stateful import Attributes, Changes, Names, attributes_state, prepare_attributes
 from thrust_pomdp.states import State
 from thrust_pomdp.vec_env.layer import VecLayer
 
@@ -26,7 +26,7 @@ class VecStackedFrames(VecLayer, VecFrameStack):
     (False, (2, 16))
     """
 
-    _no_state = ("stacked_obs",)
+    _no_state: Names = ("stacked_obs",)
 
     def get_state(self) -> State:
         """Return the frames that are stacked now; see ``Stateful``."""

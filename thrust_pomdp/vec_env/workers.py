@@ -15,14 +15,14 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from thrust_pomdp.errors import ArgumentError
 
 #: The attribute under which a worker's environment is reached meanwhile.
-_DOOR = "_thrust_pomdp_door"
+DOOR = "_thrust_pomdp_door"
 
 
 class _AnswersItself(type):
     """The class of a class that looks at what it is asked about."""
 
     def __instancecheck__(cls, env: Any) -> bool:
-        vars(env)[_DOOR] = _Door(env)
+        vars(env)[DOOR] = _Door(env)
         return True
 
 
@@ -41,7 +41,7 @@ class _Door:
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
         """Return whether the function worked, and what it returned or said."""
-        vars(self._env).pop(_DOOR, None)
+        vars(self._env).pop(DOOR, None)
         try:
             return True, function(self._env, *args)
         except Exception as error:  # whatever it is, it must not end the worker
@@ -69,7 +69,7 @@ def in_workers(
             "processes: put stable_baselines3's Monitor around each"
         )
     outcomes = [
-        venv.env_method(_DOOR, function, *of_env, indices=idx)[0]
+        venv.env_method(DOOR, function, *of_env, indices=idx)[0]
         for idx, of_env in enumerate(arguments or [()] * venv.num_envs)
     ]
     for worked, outcome in outcomes:

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
 
@@ -33,7 +34,7 @@ class ExposeObservation(Layer):
         tells something else under
     """
 
-    _fixed_state = ("_key",)
+    _fixed_state: Names = ("_key",)
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "state") -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)

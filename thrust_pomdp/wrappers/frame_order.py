@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorActionWrapper, VectorRewardWrapper, VectorWrapper
 from numpy.typing import NDArray
 
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 from thrust_pomdp.wrappers.flags import spread
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
@@ -205,7 +205,7 @@ class FrameOrder(Stateful):
     :raises ValueError: naming the wrapper, the reason and the right order
     """
 
-    _no_state = (
+    _no_state: Names = (
         *("_paths", "_normalizer", "_reshapes", "_harmed", "_untrusted", "_watched", "is_idle"),
     )
 

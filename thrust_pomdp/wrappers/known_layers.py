@@ -71,7 +71,9 @@ _NO_MEMORY = {
     "SubprocVecEnv": {
         "remotes", "work_remotes", "processes", "waiting", "closed", "reset_infos",
     },
-    "SyncVectorEnv": {"envs", "env_fns", "_env_obs", "_observations", "_rewards", "observation_mode"},
+    "SyncVectorEnv": {
+        "envs", "env_fns", "_env_obs", "_observations", "_rewards", "observation_mode",
+    },
 }  # fmt: skip
 _WINDOWS = {"screen", "clock", "surf", "isopen", "viewer", "_np_random", "_np_random_seed"}
 
@@ -209,7 +211,7 @@ def _memory_of(function: Any, seen: tuple[Any, ...]) -> str | None:
     for name in _names(function.__code__):
         if name in function.__globals__:
             reached[name] = function.__globals__[name]
-    for idx, value in enumerate((function.__defaults__ or ())):
+    for idx, value in enumerate(function.__defaults__ or ()):
         reached[f"default {idx}"] = value
     for name, value in {**reached, **(function.__kwdefaults__ or {})}.items():
         if not _is_constant(value, (*seen, function)):
@@ -244,5 +246,3 @@ def _is_constant(value: Any, seen: tuple[Any, ...]) -> bool:
     if isinstance(value, FunctionType):
         return _memory_of(value, seen) is None
     return isinstance(value, (BuiltinFunctionType, np.ufunc)) or is_space(value)
-
-

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 
 
 class Layer(Stateful, gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -15,4 +15,4 @@ class Layer(Stateful, gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     :param env: the environment
     """
 
-    _no_state = ("env", "_cached_spec", "_metadata", "_saved_kwargs")
+    _no_state: Names = ("env", "_cached_spec", "_metadata", "_saved_kwargs")

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
 from thrust_pomdp.wrappers.masking import ObservationMask
@@ -38,7 +39,7 @@ class MaskObservation(Layer):
         spaces without components; for zeros outside of a space
     """
 
-    _no_state = ("_mask",)
+    _no_state: Names = ("_mask",)
 
     def __init__(
         self, env: gym.Env[Any, Any], drop: Any = None, zero: Any = None, axis: int = -1

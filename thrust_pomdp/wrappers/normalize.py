@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.stateful import Changes
+from thrust_pomdp.stateful import Changes, Names
 from thrust_pomdp.states import State
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.frame_order import refuse_frame_order
@@ -96,7 +96,7 @@ class NormalizeVisibleObservation(Layer):
 
         self._watches: dict[str | None, ZeroWatch] | None = {}
 
-    _no_state = ("_watches",)
+    _no_state: Names = ("_watches",)
 
     def get_state(self) -> State:
         """Return statistics, switches and what has been noticed of blanks; see ``Stateful``."""

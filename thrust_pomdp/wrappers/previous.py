@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.appending import Appender, Encoding
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
@@ -22,7 +23,7 @@ class PreviousObservation(Layer):
     :raises ValueError: for what is no environment, or a key that is taken
     """
 
-    _no_state = ("_encoding", "_appender")
+    _no_state: Names = ("_encoding", "_appender")
 
     #: What is appended, for messages and the names of attributes: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -103,10 +104,9 @@ def layer_state(layer: Any) -> State:
     is_base_env = isinstance(layer, gym.Env) and not isinstance(layer, gym.Wrapper)
     if is_base_env and "_np_random" in vars(layer):
         names = ("_np_random", "_np_random_seed")
-        try:
+        # What is no generator of NumPy's own is the environment's to tell.
+        with suppress(NoStateError):
             state["random"] = [packed(getattr(layer, name), name) for name in names]
-        except NoStateError:
-            pass  # what is no generator of NumPy's own is the environment's to tell
     names_of_known = known_attributes(layer)
     try:
         if isinstance(layer, Stateful) and _is_ours(layer):
@@ -222,7 +222,21 @@ def _prepare_random(env: Any, state: Any, where: str) -> Any:
     values = unpacked(state, f"{where}, 'random'")
     if not isinstance(values, list) or len(values) != 2:
         raise ValueError(f"state['random'] of {where} must be a pair, got {state!r}")
-    return lambda: vars(env).update(_np_random=values[0], _np_random_seed=values[1])
+
+    def change() -> None:
+        drawn, mine = values[0], vars(env).get("_np_random")
+        if _draw_alike(drawn, mine):
+            # In place: an environment may have it under a name of its own, too.
+            mine.bit_generator.state = drawn.bit_generator.state
+            drawn = mine
+        vars(env).update(_np_random=drawn, _np_random_seed=values[1])
+
+    return change
+
+
+def _draw_alike(one: Any, other: Any) -> bool:
+    bits = [getattr(generator, "bit_generator", None) for generator in (one, other)]
+    return None not in bits and type(bits[0]) is type(bits[1])
 
 
 # ------------------------------------------------------------------------ all the layers

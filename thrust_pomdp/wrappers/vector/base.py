@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Names, Stateful
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
 Infos = dict[str, Any]
@@ -40,8 +40,8 @@ class SensorVectorWrapper(Stateful, AnyVectorWrapper):
     :raises ValueError: if the environment does not say when it resets what ended
     """
 
-    _no_state = ("env", "_metadata", "_everyone", "_same_step", "_next_step")
-    _shaped_state = ("_ended",)
+    _no_state: Names = ("env", "_metadata", "_everyone", "_same_step", "_next_step")
+    _shaped_state: Names = ("_ended",)
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], single_observation_space: spaces.Space[Any]

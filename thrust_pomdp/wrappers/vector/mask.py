@@ -6,6 +6,7 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.flags import change_flags
 from thrust_pomdp.wrappers.masking import ObservationMask
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
@@ -28,7 +29,7 @@ class MaskObservation(SensorVectorWrapper):
     :raises ValueError: as by the single wrapper
     """
 
-    _no_state = ("_mask",)
+    _no_state: Names = ("_mask",)
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], drop: Any = None, zero: Any = None, axis: int = -1
