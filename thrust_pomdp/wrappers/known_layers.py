@@ -121,7 +121,7 @@ def extra(layer: Any) -> Any:
 
 
 def _start_name(layer: Any) -> str:
-    return next(key for key in vars(layer) if key.startswith("episode_start_time"))
+    return next(str(key) for key in vars(layer) if key.startswith("episode_start_time"))
 
 
 def prepare_extra(layer: Any, state: Any, where: str) -> Changes:
