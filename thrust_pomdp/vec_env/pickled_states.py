@@ -300,12 +300,14 @@ class PicklingTrial:
     def _step_copies(self, actions: Any) -> Any:
         rows = [self._step_copy(copy, actions[idx]) for idx, copy in enumerate(self._copies)]
         obs, rewards, dones, infos = zip(*rows, strict=True)
-        return self._stacked(obs), np.array(rewards, np.float32), np.array(dones), list(infos)
+        # SB3's workers tell rewards as they are.
+        dtype = np.float32 if self._in_process else None
+        return self._stacked(obs), np.array(rewards, dtype), np.array(dones), list(infos)
 
     def _step_copy(self, copy: Any, action: Any) -> Any:
         obs, reward, terminated, truncated, info = copy.step(action)
         done = bool(terminated or truncated)
-        info["TimeLimit.truncated"] = bool(truncated and not terminated)
+        info["TimeLimit.truncated"] = truncated and not terminated
         if done:
             info["terminal_observation"] = obs
             obs, _ = copy.reset()

@@ -33,6 +33,9 @@ from thrust_pomdp.wrappers.frame_order import layers_inwards
 from thrust_pomdp.wrappers.known_layers import against_functions, known_attributes, prepare_extra
 from thrust_pomdp.wrappers.known_layers import extra as extra_of
 
+#: Where Gymnasium keeps an environment's generator and its seed.
+_RANDOM = ("_np_random", "_np_random_seed")
+
 
 def env_state(env: Any) -> State:
     """Return what a single environment and its wrappers remember.
@@ -103,10 +106,9 @@ def layer_state(layer: Any) -> State:
     state: State = {"class": class_name(layer)}
     is_base_env = isinstance(layer, gym.Env) and not isinstance(layer, gym.Wrapper)
     if is_base_env and "_np_random" in vars(layer):
-        names = ("_np_random", "_np_random_seed")
         # What is no generator of NumPy's own is the environment's to tell.
         with suppress(NoStateError):
-            state["random"] = [packed(getattr(layer, name), name) for name in names]
+            state["random"] = [packed(getattr(layer, name), name) for name in _RANDOM]
     names_of_known = known_attributes(layer)
     try:
         if isinstance(layer, Stateful) and _is_ours(layer):
@@ -145,7 +147,10 @@ def _own_state(layer: Any) -> Any:
         raise NoStateError(
             f"{name} has other methods than get_state() and set_state(state)"
         ) from None
-    state = layer.get_state()
+    try:
+        state = layer.get_state()
+    except Exception as error:  # of a user's method, which may need a reset, and fail in any way
+        raise NoStateError(f"{name}.get_state() said {error!r}") from error
     if not isinstance(state, dict):
         raise NoStateError(
             f"{name}.get_state() must return a dict, it returned a {type(state).__name__}"
@@ -161,11 +166,15 @@ class Put:
     """
 
     def __init__(self, layer: Any, state: Any) -> None:
-        self._layer, self._state, self._before = layer, state, None
+        self._layer, self._state = layer, state
+        self._before: Any = None
 
     def __call__(self) -> None:
         """Put the state back."""
-        self._before = self._layer.get_state()
+        # One that was never reset may have none to tell.
+        with suppress(Exception):
+            self._before = self._layer.get_state()
+        self._random = {key: vars(self._layer).get(key) for key in _RANDOM}
         try:
             self._layer.set_state(self._state)
         except Exception as error:  # of a user's method, which can fail in any way
@@ -177,7 +186,10 @@ class Put:
 
     def undo(self) -> None:
         """Go back to the state before."""
-        self._layer.set_state(self._before)
+        if self._before is not None:
+            self._layer.set_state(self._before)
+            if isinstance(self._layer, gym.Env) and not isinstance(self._layer, gym.Wrapper):
+                vars(self._layer).update(self._random)
 
 
 def apply_all(changes: Changes) -> None:
