@@ -244,6 +244,9 @@ class PicklingTrial:
         actions = self._actions
         obs, rewards, dones, infos = outcome
         kept = deepcopy((obs, rewards, dones, list(infos)))
+        if isinstance(self._base, GymnasiumVecEnv):
+            for info in kept[3]:
+                info.pop("episode", None)  # its own sums
         self._note(lambda: self._step_copies(actions), kept, is_step=True)
         return outcome
 
@@ -300,6 +303,9 @@ class PicklingTrial:
     def _step_copies(self, actions: Any) -> Any:
         rows = [self._step_copy(copy, actions[idx]) for idx, copy in enumerate(self._copies)]
         obs, rewards, dones, infos = zip(*rows, strict=True)
+        if isinstance(self._base, GymnasiumVecEnv):
+            for info in infos:
+                info.pop("episode", None)
         # SB3's workers tell rewards as they are.
         dtype = np.float32 if self._in_process else None
         return self._stacked(obs), np.array(rewards, dtype), np.array(dones), list(infos)

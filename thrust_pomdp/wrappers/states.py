@@ -264,7 +264,9 @@ def prepare_layers(layers: Sequence[Any], state: Any, where: str, prepare: Any) 
     check_keys(state, ("layers",), where or type(layers[0]).__name__)
     states = state["layers"]
     if not isinstance(states, list) or len(states) != len(layers):
-        got = [part.get("class") for part in states] if isinstance(states, list) else states
+        got = states
+        if isinstance(states, list):
+            got = [part.get("class") if isinstance(part, dict) else part for part in states]
         raise ValueError(
             f"state['layers'] must be of the layers {list(map(class_name, layers))}, got {got!r}"
         )

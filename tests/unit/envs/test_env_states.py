@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium import wrappers as gymnasiums
 from stable_baselines3.common.monitor import Monitor
 from state_tools import assert_equal, differing_attributes, kept_in_file
+from strangers_envs import HeldWalk, Tired, Walk
 
 import thrust_pomdp
 from thrust_pomdp import wrappers as ours
@@ -220,50 +221,6 @@ class TestMonitor:
         with pytest.raises(ValueError, match="results"):
             set_env_state(Monitor(gym.make("CartPole-v1")), env_state(env))
         env.close()
-
-
-class Walk(gym.Env[Any, Any]):
-    """A random walk of somebody else's, with Dict observations and a generator of its own name."""
-
-    observation_space = spaces.Dict(x=spaces.Box(-99, 99, (2,)), n=spaces.Discrete(3))
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.rng = self.np_random
-        self.x, self.n = self.rng.normal(size=2), 0
-        return self._look(), {}
-
-    def step(self, action: Any) -> Any:
-        self.x, self.n = self.x + self.rng.normal(size=2) + 0.1 * action, self.n + 1
-        return self._look(), float(self.x[0]), self.n >= 17, False, {}
-
-    def _look(self) -> Any:
-        return {"x": self.x.astype(np.float32), "n": self.n % 3}
-
-
-class HeldWalk(Walk):
-    def get_state(self) -> Any:
-        return {"x": self.x, "n": self.n, "rng": self.rng}
-
-    def set_state(self, state: Any) -> None:
-        if state["n"] > 99:
-            raise RuntimeError("too far")
-        self.x, self.n, self.rng = state["x"], state["n"], state["rng"]
-        self.np_random = self.rng
-
-
-class Tired(gym.Wrapper[Any, Any, Any, Any]):
-    """Remembers something, and has no methods."""
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.tiredness = 0.0
-
-    def step(self, action: Any) -> Any:
-        self.tiredness += 0.1
-        obs, reward, *rest = self.env.step(action)
-        return obs, reward - self.tiredness, *rest
 
 
 class TestStrangers:

@@ -180,20 +180,20 @@ class TestStateful:
         ("change", "match"),
         [
             (lambda state: state.pop("class"), "dict of"),
-            (lambda state: state.update({"class": "elsewhere:Cart"}), r"state\['class'\].*elsewhere"),
+            (lambda state: state.update({"class": "elsewhere:Cart"}), "'class'.*elsewhere"),
             (lambda state: state["fixed"].update(length=0.7), "length.*0.5, got 0.7"),
             (lambda state: state["attributes"].pop("n_steps"), "'n_steps'"),
             (lambda state: state["attributes"].update(state=np.zeros(4)), r"state.*\(3,\).*\(4,\)"),
-            (lambda state: state["attributes"].update(state=np.zeros(3, "f4")), "float64, got .*32"),
+            (lambda state: state["attributes"].update(state=np.zeros(3, "f4")), "got .*32"),
             (lambda state: state["attributes"].update(n_steps="x"), "n_steps.*must be a int"),
             (lambda state: state["attributes"].update(window=None), "window"),
             (lambda state: state["attributes"].update(statistics=None), "statistics"),
-            (lambda state: state["attributes"]["statistics"].update(mean=np.zeros(3)), "mean.*(2,)"),
+            (lambda state: state["attributes"]["statistics"].update(mean=np.zeros(3)), "mean.*2"),
             (lambda state: state["attributes"]["by_key"].update(parts={}), "by_key"),
             (lambda state: state["attributes"].update(draws={"~": "same", "as": "x"}), "draws"),
             (lambda state: state["attributes"]["space"].update(generators=[None]), "3 spaces"),
         ],
-    )  # fmt: skip
+    )
     def test_what_does_not_fit_is_refused_and_nothing_changed(self, change, match):
         one, other = Cart(), Cart()
         one.step()

@@ -184,9 +184,7 @@ class TestPlantedFaults:
         with pytest.raises((AssertionError, IndexError)):
             assert_goes_on(envs, other)
 
-    @pytest.mark.parametrize(
-        "name", ["_deadlines", "_n_steps", "cues", "cells", "starts", "_ended"]
-    )
+    @pytest.mark.parametrize("name", ["_deadlines", "_n_steps", "cues", "cells", "_ended"])
     def test_a_forgotten_attribute(self, monkeypatch, name):
         cls = type(native("TMaze-v0").unwrapped)
         monkeypatch.setattr(cls, "_no_state", (name,))
