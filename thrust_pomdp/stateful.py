@@ -85,6 +85,27 @@ class Stateful:
         """Make attributes one object again that were one."""
 
 
+class StatefulEnv(Stateful):
+    """Base, beside ``gym.Env``, of environments that keep what they remember in attributes.
+
+    That is all it takes for a program's own environment to go on exactly where it was. What is no
+    array, number, text, container or NumPy generator, such as a window, has to be named.
+
+    >>> import gymnasium as gym
+    >>> class Corridor(StatefulEnv, gym.Env):
+    ...     _no_state = ("window",)
+    ...     def __init__(self):
+    ...         self.cell, self.window = 0, object()
+    >>> env, other = Corridor(), Corridor()
+    >>> env.cell = 7
+    >>> other.set_state(env.get_state())
+    >>> other.cell
+    7
+    """
+
+    _no_state: Names = ("metadata", "render_mode", "spec")
+
+
 def apply(changes: Changes) -> None:
     """Do what has been prepared."""
     for change in changes:

@@ -85,8 +85,13 @@ def set_vec_state(venv: VecEnv, state: State) -> list[str]:
     base = layers[-1]
     if type(base) is SubprocVecEnv:
         # The one part that is checked elsewhere, and all or nothing there.
-        _set_in_workers(base, state["layers"][-1])
-    apply_all(changes)
+        before = _set_in_workers(base, state["layers"][-1])
+    try:
+        apply_all(changes)
+    except ValueError:
+        if type(base) is SubprocVecEnv:
+            in_workers(base, _try_to_set, [(part,) for part in before])
+        raise
     return missing(state)
 
 
@@ -136,7 +141,8 @@ def _prepare_vec_layer(layer: Any, state: Any, where: str) -> Changes:
     return changes
 
 
-def _set_in_workers(base: SubprocVecEnv, state: State) -> None:
+def _set_in_workers(base: SubprocVecEnv, state: State) -> list[State]:
+    """Set the states of environments in other processes; return those that they had."""
     states = state.get("envs")
     if not isinstance(states, list) or len(states) != base.num_envs:
         raise ValueError(
@@ -148,6 +154,7 @@ def _set_in_workers(base: SubprocVecEnv, state: State) -> None:
     if told:
         in_workers(base, _try_to_set, [(part,) for part in before])
         raise ValueError(told[0])
+    return before
 
 
 def _try_to_set(env: Any, state: State) -> str | None:

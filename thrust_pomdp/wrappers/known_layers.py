@@ -2,7 +2,8 @@
 
 Known is the class itself: one derived from it may do anything. Of what a known one keeps all is
 held but for functions, windows and the like, so that a version of theirs which keeps something
-more is held too, or complained of.
+more is held too, or complained of. Of others a wrapper is known that keeps nothing at all, as most
+of those that only change what is seen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
 from thrust_pomdp.stateful import Attributes, Changes, is_space
@@ -81,6 +84,11 @@ _WINDOWS = {"screen", "clock", "surf", "isopen", "viewer", "_np_random", "_np_ra
 _FIXED = {"num_envs", "autoreset_mode", "_autoreset_mode"}
 _SHAPED = {"returns", "episode_returns", "episode_lengths", "_autoreset_envs"}
 
+#: What all of SB3's wrappers of vectorised environments have.
+_OF_VEC_ENVS = {
+    "_options", "_seeds", "action_space", "num_envs", "observation_space", "reset_infos",
+}  # fmt: skip
+
 #: Functions of the user's that are asked at each step.
 _ASKED = {
     "TransformAction": "func", "TransformObservation": "func", "TransformReward": "func",
@@ -93,11 +101,27 @@ def known_attributes(layer: Any) -> Attributes | None:
     kind = type(layer)
     name, module = kind.__name__, kind.__module__
     if not any(name in names and module.startswith(where) for where, names in _KNOWN.items()):
-        return None
+        return Attributes(_OF_ALL, frozenset(_FIXED)) if _keeps_nothing(layer) else None
     ignored = _OF_ALL | _NO_MEMORY.get(name, set()) | (_WINDOWS if name in _CLASSIC else set())
     constants = {key for key, value in vars(layer).items() if _is_no_memory(value)}
     arrays = {key for key in _SHAPED if isinstance(vars(layer).get(key), np.ndarray)}
     return Attributes(frozenset(ignored | constants), frozenset(_FIXED), frozenset(arrays))
+
+
+def _keeps_nothing(layer: Any) -> bool:
+    """Tell whether a wrapper of others has nothing but what every wrapper has."""
+    if hasattr(type(layer), "get_state") or hasattr(type(layer), "set_state"):
+        return False  # it is its own business
+    is_vec_env = any(
+        base.__name__ == "VecEnvWrapper" and base.__module__.startswith("stable_baselines3")
+        for base in type(layer).__mro__
+    )
+    if not (is_vec_env or isinstance(layer, (gym.Wrapper, VectorWrapper))):
+        return False
+    of_all = _OF_ALL | (_OF_VEC_ENVS if is_vec_env else set())
+    own = {name: value for name, value in vars(layer).items() if name not in of_all}
+    # A space has a generator, which is held.
+    return all(value is None or is_space(value) for value in own.values())
 
 
 def _is_no_memory(value: Any) -> bool:

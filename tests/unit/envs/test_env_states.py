@@ -16,6 +16,7 @@ from strangers_envs import HeldWalk, Tired, Walk
 import thrust_pomdp
 from thrust_pomdp import wrappers as ours
 from thrust_pomdp.envs.registration import ENVIRONMENTS
+from thrust_pomdp.stateful import StatefulEnv
 from thrust_pomdp.wrappers import known_layers
 from thrust_pomdp.wrappers.states import env_state, missing_layers, set_env_state
 
@@ -223,6 +224,17 @@ class TestMonitor:
         env.close()
 
 
+class StatefulWalk(StatefulEnv, Walk):
+    """A stranger's that inherits its methods."""
+
+
+class Scaled(gym.ObservationWrapper[Any, Any, Any]):
+    """A stranger's wrapper that only changes what is seen."""
+
+    def observation(self, obs: Any) -> Any:
+        return obs * np.float32(0.5)
+
+
 class TestStrangers:
     def test_an_environment_with_methods_of_its_own_goes_on(self):
         assert_goes_on(lambda: Monitor(gymnasiums.TimeLimit(HeldWalk(), 13)))
@@ -247,6 +259,32 @@ class TestStrangers:
         assert missing_layers(env_state(env)) == [
             "Tired has no methods get_state() and set_state(state)"
         ]
+
+    def test_a_wrapper_that_keeps_nothing_needs_no_methods(self):
+        assert_goes_on(lambda: Monitor(Scaled(gym.make("Pendulum-v1"))))
+
+    def test_one_that_begins_to_keep_something_is_named(self):
+        class Counting(gym.RewardWrapper[Any, Any]):
+            count = 0
+
+            def reward(self, reward: Any) -> Any:
+                self.count += 1
+                return reward
+
+        env = Counting(gym.make("Pendulum-v1"))
+        env.reset(seed=0)
+        play(env, 3, 0)
+        assert missing_layers(env_state(env)) == [
+            "Counting has no methods get_state() and set_state(state)"
+        ]
+
+    def test_an_environment_that_inherits_the_methods_goes_on(self):
+        """As a program would register it: ``gym.make`` adds a spec and layers."""
+        gym.register("StatefulWalk-v0", entry_point=lambda: StatefulWalk(), max_episode_steps=13)
+        try:
+            assert_goes_on(lambda: Monitor(gym.make("StatefulWalk-v0")))
+        finally:
+            del gym.registry["StatefulWalk-v0"]
 
     def test_methods_of_other_meaning_are_named(self):
         class Joints(Walk):
