@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.safe_files import from_data, to_data
 from thrust_pomdp.vec_env.differences import first_difference
 
 
 def kept_in_file(state: Any) -> Any:
-    """Write a state as arrays and JSON, and read it again; nothing else gets through."""
-    arrays: dict[str, Any] = {}
-    text = json.dumps(_without_arrays(state, arrays))
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as found:
-        return _with_arrays(json.loads(text), dict(found))
-
-
-def _without_arrays(value: Any, arrays: dict[str, Any]) -> Any:
-    if isinstance(value, np.ndarray):
-        name = f"a{len(arrays)}"
-        arrays[name] = value
-        return {"#": name}
-    if isinstance(value, dict):
-        assert all(type(key) is str for key in value)
-        return {key: _without_arrays(part, arrays) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_without_arrays(part, arrays) for part in value]
-    assert value is None or type(value) in (bool, int, float, str), value
-    return value
-
-
-def _with_arrays(value: Any, arrays: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        if "#" in value:
-            return arrays[value["#"]]
-        return {key: _with_arrays(part, arrays) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_with_arrays(part, arrays) for part in value]
-    return value
+    """Send a state through what a file of arrays and JSON holds; nothing else gets through."""
+    data, arrays = to_data(state)
+    text = json.dumps(data, allow_nan=False)
+    stored = {}
+    for name, array in arrays.items():
+        assert array.flags.c_contiguous
+        stored[name] = np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape).copy()
+    return from_data(json.loads(text), stored)
 
 
 def assert_equal(one: Any, other: Any) -> None:

@@ -176,8 +176,8 @@ def part_state(value: Any, where: str) -> Any:
     if is_space(value):
         return {KIND: "space", "generators": packed(_generators(value), where)}
     if type(value) is dict and any(map(_stays, value.values())):
-        parts = {str(key): part_state(part, f"{where}[{key!r}]") for key, part in value.items()}
-        return {KIND: "parts", "parts": parts}
+        parts = [part_state(part, f"{where}[{key!r}]") for key, part in value.items()]
+        return {KIND: "parts", "keys": packed(list(value), where), "parts": parts}
     return packed(value, where)
 
 
@@ -254,13 +254,13 @@ def prepare_part(data: Any, current: Any, changes: Changes, where: str) -> Any:
     elif kind == "space":
         changes.extend(_prepare_space(data, current, where))
     elif kind == "parts":
-        parts = data.get("parts")
-        if type(current) is not dict:
-            raise ValueError(f"state of {where} must be of a value, got that of parts")
-        check_keys(parts, map(str, current), where)
+        keys, parts = unpacked(data.get("keys"), where), data.get("parts")
+        mine = list(current) if type(current) is dict else None
+        if keys != mine or not isinstance(parts, list) or len(parts) != len(keys):
+            raise ValueError(f"state of {where} must be of the parts {mine}, got {keys}")
         return {
-            key: prepare_part(parts[str(key)], part, changes, f"{where}[{key!r}]")
-            for key, part in current.items()
+            key: prepare_part(part, current[key], changes, f"{where}[{key!r}]")
+            for key, part in zip(keys, parts, strict=True)
         }
     else:
         value = unpacked(data, where)

@@ -23,6 +23,15 @@ KIND = "~"
 
 _PLAIN = (type(None), bool, int, float, str)
 
+#: Arrays that files hold as they are, by the names of their types.
+_IN_FILES = frozenset({
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+})  # fmt: skip
+
+#: Kinds of NumPy's types whose bytes are all there is to them.
+_OF_BYTES = "biufcmMSU"
+
 #: NumPy's bit generators; a state names one of them, and no other class.
 _BITS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
@@ -46,12 +55,12 @@ def packed(value: Any, where: str) -> Any:
         return value
     if kind is list:
         return _packed_items(value, where)
-    if kind is dict and KIND not in value and all(type(key) is str for key in value):
+    if kind is dict and all(map(_is_plain_key, value)):
         return {key: packed(part, f"{where}[{key!r}]") for key, part in value.items()}
-    if kind is np.ndarray and value.dtype != object:
-        return value.copy(order="K")
-    if isinstance(value, np.generic) and value.dtype != object:
-        return {KIND: "number", "value": np.array(value)}
+    if kind is np.ndarray and _is_plain_array(value):
+        return value.copy()
+    if isinstance(value, np.generic) and value.dtype.kind in _OF_BYTES:
+        return {KIND: "number", "value": packed(np.array(value), where)}
     if kind in _PACKERS:
         name, pack = _PACKERS[kind]
         return {KIND: name, **pack(value, where)}
@@ -89,6 +98,16 @@ def unpacked(data: Any, where: str) -> Any:
         raise ValueError(f"{where} must be a whole {data[KIND]}, got {data!r}: {error}") from error
 
 
+def _is_plain_key(key: Any) -> bool:
+    """Tell whether a key means nothing here, nor in files of trees (``safe_files``)."""
+    return type(key) is str and key != KIND and not key.startswith("$")
+
+
+def _is_plain_array(array: NDArray[Any]) -> bool:
+    """Tell whether an array is in a file what it is in memory."""
+    return array.dtype.name in _IN_FILES and array.dtype.isnative and array.flags.c_contiguous
+
+
 def packed_entries(infos: Any, where: str) -> Any:
     """Do what :func:`packed` does with infos, leaving out the entries that cannot be kept.
 
@@ -100,7 +119,7 @@ def packed_entries(infos: Any, where: str) -> Any:
         return packed(infos, where)
     kept: dict[Any, Any] = {}
     for key, part in infos.items():
-        if type(key) is str and key != KIND:
+        if _is_plain_key(key):
             try:
                 kept[key] = packed_entries(part, where)
             except NoStateError:
@@ -125,10 +144,17 @@ def _pack_dict(value: dict[Any, Any], where: str) -> State:
     return {"keys": _packed_items(list(value), where), "values": parts}
 
 
-def _pack_objects(value: NDArray[Any], where: str) -> State:
-    if value.dtype != object:
-        raise NoStateError(f"{where} must be an array of numbers or objects, got {value.dtype}")
-    return {"items": _packed_items(value.ravel().tolist(), where), "shape": list(value.shape)}
+def _pack_array(value: NDArray[Any], where: str) -> State:
+    """Pack an array of objects, or one that is spelt out: its type, its order and its bytes."""
+    shape = list(value.shape)
+    if value.dtype == object:
+        return {"shape": shape, "items": _packed_items(value.ravel().tolist(), where)}
+    if value.dtype.kind not in _OF_BYTES:
+        raise NoStateError(f"{where} must be an array of numbers or texts, got {value.dtype}")
+    # Sums go through memory, so that its order is part of the value.
+    order: Any = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+    found = np.array(bytearray(value.tobytes(order)), np.uint8)
+    return {"shape": shape, "dtype": value.dtype.str, "order": order, "bytes": found}
 
 
 def _pack_generator(value: np.random.Generator, where: str) -> State:
@@ -179,7 +205,14 @@ def _unpack_random(data: State, where: str) -> Random:
     return random
 
 
-def _unpack_objects(data: State, where: str) -> NDArray[Any]:
+def _unpack_array(data: State, where: str) -> NDArray[Any]:
+    if "bytes" in data:
+        dtype = np.dtype(data["dtype"])
+        if dtype.kind not in _OF_BYTES:
+            raise ValueError(f"dtype must be of numbers or texts, got {dtype}")
+        found = data["bytes"].tobytes()
+        array: NDArray[Any] = np.ndarray(data["shape"], dtype, found, order=data["order"])
+        return array.copy(order="K")
     items = unpacked(data["items"], where)
     array = np.empty(len(items), dtype=object)
     for idx, item in enumerate(items):
@@ -188,7 +221,7 @@ def _unpack_objects(data: State, where: str) -> NDArray[Any]:
 
 
 def _unpack_number(data: State, where: str) -> Any:
-    value = data["value"]
+    value = unpacked(data["value"], where)
     if not isinstance(value, np.ndarray) or value.ndim:
         raise ValueError(f"value must be an array without axes, got {value!r}")
     return value[()]
@@ -200,7 +233,7 @@ _PACKERS: dict[type, tuple[str, Callable[[Any, str], State]]] = {
     deque: ("deque", _pack_deque),
     dict: ("dict", _pack_dict),
     OrderedDict: ("ordered dict", _pack_dict),
-    np.ndarray: ("objects", _pack_objects),
+    np.ndarray: ("array", _pack_array),
     np.random.Generator: ("generator", _pack_generator),
     np.random.RandomState: (
         "random state",
@@ -224,7 +257,7 @@ _UNPACKERS: dict[str, Callable[[State, str], Any]] = {
     "deque": lambda data, where: deque(_items(data, where), data["maxlen"]),
     "dict": lambda data, where: dict(_pairs(data, where)),
     "ordered dict": lambda data, where: OrderedDict(_pairs(data, where)),
-    "objects": _unpack_objects,
+    "array": _unpack_array,
     "generator": _unpack_generator,
     "random state": _unpack_random_state,
     "random": _unpack_random,

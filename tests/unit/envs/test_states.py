@@ -24,6 +24,9 @@ VALUES = [
     *([], [1, [2.5, "x"]], (), (1, (2.0,)), {}, {"a": {"b": [None]}}, {1: "x", None: (2,)}),
     *({"~": "tuple"}, {1, 2}, deque([1.0], 3), deque(), OrderedDict(b=1, a=2)),
     np.array([None, {"a": np.zeros(2)}], dtype=object),
+    *(np.array(["one", "three"]), np.array([1 + 2j]), np.arange(3, dtype=">i4"), {"$array": "a"}),
+    *(np.array([], dtype="U3"), np.zeros((0, 2), dtype="c8")),
+    *(np.longdouble("0.1"), np.arange(24.0).reshape(2, 3, 4).T, np.array([b"x"]), np.complex64(1j)),
 ]
 
 
@@ -189,7 +192,7 @@ class TestStateful:
             (lambda state: state["attributes"].update(window=None), "window"),
             (lambda state: state["attributes"].update(statistics=None), "statistics"),
             (lambda state: state["attributes"]["statistics"].update(mean=np.zeros(3)), "mean.*2"),
-            (lambda state: state["attributes"]["by_key"].update(parts={}), "by_key"),
+            (lambda state: state["attributes"]["by_key"].update(parts=[]), "by_key"),
             (lambda state: state["attributes"].update(draws={"~": "same", "as": "x"}), "draws"),
             (lambda state: state["attributes"]["space"].update(generators=[None]), "3 spaces"),
         ],

@@ -26,6 +26,7 @@ from strangers_envs import HeldWalk, Tired, Walk
 
 import thrust_pomdp
 from thrust_pomdp.envs.registration import ENVIRONMENTS
+from thrust_pomdp.safe_files import read_tree, write_tree
 from thrust_pomdp.vec_env.layer import VecLayer
 from thrust_pomdp.vec_env.privileged import VecUnprivileged
 from thrust_pomdp.vec_env.states import missing, set_vec_state, vec_state
@@ -232,6 +233,12 @@ def _chain(venv: Any) -> list[Any]:
 
 
 class TestFiles:
+    def test_of_arrays_and_json_hold_a_state(self, tmp_path):
+        venv, other = stepped(ours(**LAYERS), 67), ours(**LAYERS)
+        write_tree(tmp_path / "state", "state", vec_state(venv))
+        assert set_vec_state(other, read_tree(tmp_path / "state", "state")) == []
+        assert_steps_equal(venv, other, 200)
+
     @pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
     @pytest.mark.parametrize("kwargs", [{}, DUMMY])
     def test_of_vec_monitor_go_on(self, tmp_path, kwargs):
