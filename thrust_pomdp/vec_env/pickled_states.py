@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
+import torch as th
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
@@ -170,9 +171,9 @@ class PicklingTrial:
 
     It copies the environments by way of their pickles and looks on while they are stepped, reset
     and called. :meth:`finish` does the same to the copies and compares observations, rewards, ends
-    and infos, bit for bit. The environments themselves notice nothing of it. In the process of the
-    environments NumPy's and Python's generators are what they were at each step, as they are in a
-    training that is resumed with them.
+    and infos, bit for bit. The environments themselves notice nothing of it. NumPy's, torch's and
+    Python's own generators are what they were at each step, as they are in a training that is
+    resumed with them; those of other processes are nobody's to resume.
 
     >>> import gymnasium as gym, numpy as np
     >>> from stable_baselines3.common.vec_env import DummyVecEnv
@@ -357,11 +358,12 @@ class _Event:
         self.do, self.globals, self.outcome, self.is_step = do, globals_, outcome, is_step
 
 
-def _global_states() -> tuple[Any, Any]:
-    """Return the states of NumPy's and Python's own generators, which environments may use."""
-    return np.random.get_state(), random.getstate()  # noqa: NPY002
+def _global_states() -> tuple[Any, ...]:
+    """Return the states of everybody's generators, which environments may use."""
+    return np.random.get_state(), random.getstate(), th.get_rng_state()  # noqa: NPY002
 
 
-def _set_global_states(states: tuple[Any, Any]) -> None:
+def _set_global_states(states: tuple[Any, ...]) -> None:
     np.random.set_state(states[0])  # noqa: NPY002
     random.setstate(states[1])
+    th.set_rng_state(states[2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -238,6 +240,35 @@ class TestFiles:
         write_tree(tmp_path / "state", "state", vec_state(venv))
         assert set_vec_state(other, read_tree(tmp_path / "state", "state")) == []
         assert_steps_equal(venv, other, 200)
+
+    def test_go_on_in_another_process(self, tmp_path):
+        """As a program that was killed and is started again, which made other things before."""
+        program = (
+            "import sys; import numpy as np, thrust_pomdp\n"
+            "from stable_baselines3.common.vec_env import DummyVecEnv\n"
+            "from thrust_pomdp.safe_files import read_tree\n"
+            "from thrust_pomdp.vec_env.states import set_vec_state\n"
+            "for name, cls in (('native', None), ('dummy', DummyVecEnv)):\n"
+            "    thrust_pomdp.make_vec_env('TMaze-v0', 2).reset()\n"
+            "    venv = thrust_pomdp.make_vec_env('BurstFlickeringCartPole-v0', 3, normalize=True,"
+            " previous_action=True, previous_reward=True, frame_stack=3, vec_env_cls=cls)\n"
+            "    venv.reset()\n"
+            "    assert set_vec_state(venv, read_tree(f'{sys.argv[1]}/{name}', 'state')) == []\n"
+            "    for step in range(150):\n"
+            "        obs = venv.step(np.arange(3) * step // 2 % 2)[0]\n"
+            "    print(obs.tobytes().hex())\n"
+        )
+        expected = []
+        for name, cls in (("native", None), ("dummy", DummyVecEnv)):
+            venv = stepped(ours(**LAYERS, vec_env_cls=cls), 67)
+            write_tree(tmp_path / name, "state", vec_state(venv))
+            for step in range(150):
+                obs = venv.step(np.arange(3) * step // 2 % 2)[0]
+            expected.append(obs.tobytes().hex())
+        told = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True
+        )
+        assert told.stdout.split() == expected, told.stderr
 
     @pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
     @pytest.mark.parametrize("kwargs", [{}, DUMMY])
