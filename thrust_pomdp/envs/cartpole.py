@@ -15,6 +15,7 @@ from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_picture import Window, add_senses
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
 from thrust_pomdp.envs.rendering import STRIP_FRAMES, Picture
+from thrust_pomdp.stateful import Names, StatefulEnv
 
 #: Gymnasium's explicit Euler integration, and the semi-implicit one of some other CartPoles.
 INTEGRATORS = ("euler", "semi-implicit euler")
@@ -59,8 +60,11 @@ remember(CartPoleEnv)
 
 
 @remember
-class SensedCartPoleEnv(CartPoleEnv):
+class SensedCartPoleEnv(StatefulEnv, CartPoleEnv):
     """CartPole with an observation of our own; physics and seeds are Gymnasium's."""
+
+    _no_state: Names = ("screen", "clock", "surf", "isopen", "_window")
+    _fixed_state: Names = ("hide_velocities", "expose_state", "kinematics_integrator")
 
     def __init__(
         self,

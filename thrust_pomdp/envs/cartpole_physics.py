@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Names, Stateful
+
 Flags = NDArray[np.bool_]
 
 #: Where the components of a state are kept, in Gymnasium's order: cart position and velocity, pole
@@ -18,7 +20,7 @@ ALL_ROWS = np.array([0, 2, 1, 3])
 POSITION_ROWS = np.array([0, 1])
 
 
-class CartPolePhysics:
+class CartPolePhysics(Stateful):
     """Gymnasium's CartPole equations for many carts, the last bit included.
 
     Every line does to arrays what :meth:`CartPoleEnv.step` does to numbers, in the same order: a
@@ -29,6 +31,16 @@ class CartPolePhysics:
     :param cart: the environment whose constants and integrator are used
     :param n_envs: the number of carts
     """
+
+    _no_state: Names = (
+        *("_state", "_rates", "_positions", "_velocities", "_theta", "_theta_dot"),
+        *("_x_acc", "_theta_acc"),
+    )
+    _fixed_state: Names = (
+        *("_semi_implicit", "_forces_of_actions", "_limits", "_gravity", "_masspole"),
+        *("_total_mass", "_length", "_polemass_length", "_four_thirds", "_tau", "_tau_of_two"),
+    )
+    _shaped_state: Names = ("_rows",)
 
     def __init__(self, cart: CartPoleEnv, n_envs: int) -> None:
         # Rows x, theta and their first and second derivatives, so that any four rows in a row hold
@@ -55,6 +67,9 @@ class CartPolePhysics:
         # A copy's rows must be views of one array, too.
         self.__dict__.update(state)
         self._name_rows(state["_rows"])
+
+    def _after_state(self) -> None:
+        self._name_rows(self._rows)
 
     def sensed(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return :data:`ALL_ROWS` or :data:`POSITION_ROWS` of the states, ``[n_rows, n_envs]``."""

@@ -28,6 +28,7 @@ from thrust_pomdp.envs.native_vector import (
     Observations,
 )
 from thrust_pomdp.envs.rendering import STRIP_FRAMES
+from thrust_pomdp.stateful import Names
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)
@@ -46,6 +47,7 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
     env_class = CartPoleOfVector
     #: Flags of the frames last returned, ``[num_envs]``; None if none is ever blanked.
     blanked: Flags | None = None
+    _fixed_state: Names = ("_sensed_rows", "_sensed_components", "_rewards")
 
     def __init__(
         self,
@@ -207,6 +209,19 @@ class FlickeringCartPoleVectorEnv(SensedCartPoleVectorEnv):
         self.n_blanking_layers = 1
         # Flags of the frames last returned and of those before them.
         self._latest_flags: deque[Flags] = deque(maxlen=STRIP_FRAMES)
+
+    _fixed_state: Names = ("n_blanking_layers",)
+    # One array with what the process and the latest flags hold.
+    _no_state: Names = ("blanked",)
+
+    def _after_state(self) -> None:
+        super()._after_state()
+        if self._started:
+            self.blanked = self._flicker.blanked
+            if self._latest_flags:
+                self._latest_flags[-1] = self.blanked
+        else:
+            vars(self).pop("blanked", None)
 
     def _seed_one(self, idx: int, seed: int) -> None:
         super()._seed_one(idx, seed)

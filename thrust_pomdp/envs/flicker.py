@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_number
+from thrust_pomdp.stateful import Names, Stateful
 
 #: Sets the blanking stream apart from every other use of an environment's seed.
 FLICKER_KEY = 0x70F1_1C4E
@@ -130,7 +131,7 @@ class FlickerLaw:
         return self.after_visible == self.after_blank == self.after_reset
 
 
-class FlickerProcess:
+class FlickerProcess(Stateful):
     """One environment's blanking process: a law and its stream of uniform numbers.
 
     >>> process = FlickerProcess(FlickerLaw(0.5))
@@ -140,6 +141,9 @@ class FlickerProcess:
     :param law: the probabilities
     :param depth: the number of blanking layers below this one
     """
+
+    _no_state: Names = ("_after_visible", "_after_blank")
+    _fixed_state: Names = ("law", "depth")
 
     def __init__(self, law: FlickerLaw, depth: int = 0) -> None:
         self.law = law
@@ -164,7 +168,7 @@ class FlickerProcess:
         return self.blanked
 
 
-class SeparateFlickerProcesses:
+class SeparateFlickerProcesses(Stateful):
     """The blanking processes of the parts of one environment's frames, all from one stream.
 
     Part ``j`` of ``n`` takes uniform number ``f * n + j`` for frame ``f``, so that a single part
@@ -179,6 +183,10 @@ class SeparateFlickerProcesses:
     :param n_parts: the number of parts
     :param depth: the number of blanking layers below this one
     """
+
+    _no_state: Names = ("_after_visible", "_after_blank", "_independent")
+    _fixed_state: Names = ("law", "n_parts", "depth")
+    _shaped_state: Names = ("blanked",)
 
     def __init__(self, law: FlickerLaw, n_parts: int, depth: int = 0) -> None:
         self.law = law
@@ -212,7 +220,7 @@ class SeparateFlickerProcesses:
         return self.blanked
 
 
-class BlockStreams:
+class BlockStreams(Stateful):
     """One random stream per environment, drawn in blocks and read one item at a time.
 
     ``Generator.random(k)`` gives the numbers of ``k`` single draws, so an environment of a vector
@@ -223,6 +231,10 @@ class BlockStreams:
     :param item_shape: shape of one item; each number of it must take one draw of the generator
     :param draw: maps a generator and a number of items to ``[count, *item_shape]``
     """
+
+    _no_state: Names = ("_draw", "_one_item")
+    _fixed_state: Names = ("_block", "_numbers_per_item", "_ends")
+    _shaped_state: Names = ("_generators", "_items", "_next", "_safe_calls")
 
     def __init__(
         self,
@@ -295,7 +307,7 @@ def _uniforms(
     return generator.random((count, *parts))
 
 
-class FlickerProcesses:
+class FlickerProcesses(Stateful):
     """The blanking processes of a vector of environments, each with its own stream.
 
     Environment ``i`` gets the flags that a :class:`FlickerProcess` seeded alike gives.
@@ -316,6 +328,10 @@ class FlickerProcesses:
     #: ns per frame; not a power of two, since then all next frames would fall on the same few
     #: lines of the processor's cache. Fewer frames of many parts, since memory is what they cost.
     BLOCK = 1000
+
+    _no_state: Names = ("_after_visible", "_after_blank", "_after_reset", "_independent")
+    _fixed_state: Names = ("law", "depth")
+    _shaped_state: Names = ("blanked",)
 
     def __init__(
         self, law: FlickerLaw, n_envs: int, depth: int = 0, parts: tuple[int, ...] = ()

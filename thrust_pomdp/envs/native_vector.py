@@ -21,6 +21,8 @@ from thrust_pomdp.arguments import check_count
 from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.flicker import BlockStreams
+from thrust_pomdp.stateful import Changes, Names, Stateful
+from thrust_pomdp.states import State, packed, unpacked
 
 Observations = NDArray[np.float32]
 Actions = NDArray[np.integer[Any]]
@@ -36,7 +38,7 @@ STARTS_AHEAD = 100
 
 
 @remember
-class NativeVectorEnv(VectorEnv[Observations, Actions, Any], ABC):
+class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
     """Many environments of one kind with two actions and a Box observation.
 
     A subclass says what a task is: :meth:`_start`, :meth:`_advance`, :meth:`_observe` and
@@ -67,6 +69,14 @@ class NativeVectorEnv(VectorEnv[Observations, Actions, Any], ABC):
     default_max_episode_steps: int | None = None
     #: How others see one of the environments.
     env_class: type[EnvOfVector]
+
+    # What was set on the environments by name is kept apart; the single one paints only.
+    _no_state: Names = (
+        *("metadata", "render_mode", "spec", "single", "envs", "closed", "_everyone"),
+        *("_np_random", "_np_random_seed"),
+    )
+    _fixed_state: Names = ("num_envs", "autoreset_mode", "max_episode_steps", "_limit")
+    _shaped_state: Names = ("seeds", "_ended", "_started", "_n_steps", "_deadlines")
 
     def __init__(
         self,
@@ -233,6 +243,52 @@ class NativeVectorEnv(VectorEnv[Observations, Actions, Any], ABC):
         # Gymnasium 1.1 closes on deletion also what its constructor refused.
         if hasattr(self, "single"):
             self.single.close()
+
+    # ---------------------------------------------------------------------------------- state
+
+    def get_state(self) -> State:
+        """Return all that these environments remember, in mid-episode and mid-burst too.
+
+        Physics, step counts, what ended and is to be reset, and every stream with what was drawn
+        ahead: nested dicts of arrays and JSON-able data.
+
+        :raises ValueError: naming an attribute that a program has added and that cannot be kept so
+        """
+        added = [dict(vars(env)) for env in self.envs]
+        for attributes in added:
+            del attributes["_vector_env"], attributes["_idx"]
+        return {**super().get_state(), "added": packed(added, "what was set on the environments")}
+
+    def set_state(self, state: State) -> None:
+        """Go on, bit for bit, where a vector made with the same arguments was.
+
+        The generators of :attr:`np_random` are other objects afterwards.
+
+        :param state: what :meth:`get_state` returned
+        :raises ValueError: naming what does not fit; nothing has been changed then
+        """
+        super().set_state(state)
+
+    def prepare_state(self, state: Any, where: str) -> Changes:
+        """Check a state, and return what is to be done to take it over."""
+        if not isinstance(state, dict) or "added" not in state:
+            raise ValueError(f"state of {where} must be a dict with the key 'added', got {state!r}")
+        rest = {key: part for key, part in state.items() if key != "added"}
+        changes = super().prepare_state(rest, where)
+        added = unpacked(state["added"], f"{where}, 'added'")
+        if not isinstance(added, list) or len(added) != self.num_envs:
+            raise ValueError(
+                f"state['added'] of {where} must be a list of {self.num_envs}, got {added!r}"
+            )
+
+        def change() -> None:
+            for env, attributes in zip(self.envs, added, strict=True):
+                own = vars(env)
+                for name in own.keys() - {"_vector_env", "_idx"}:
+                    del own[name]
+                own.update(attributes)
+
+        return [*changes, change]
 
     # --------------------------------------------------------- as SyncVectorEnv, for its users
 

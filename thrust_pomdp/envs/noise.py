@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_number
 from thrust_pomdp.envs.flicker import BlockStreams
+from thrust_pomdp.stateful import Names, Stateful
 
 #: Sets the noise stream apart from every other use of an environment's seed.
 NOISE_KEY = 0x6A05_51A2
@@ -41,7 +42,7 @@ def check_sigma(name: str, value: float) -> float:
     return sigma
 
 
-class SensorNoise:
+class SensorNoise(Stateful):
     """One environment's noise: independent normal numbers, one per component and frame.
 
     >>> noise = SensorNoise(sigma=0.1, n_components=2)
@@ -52,6 +53,9 @@ class SensorNoise:
     :param sigma: standard deviation
     :param n_components: components of an observation
     """
+
+    _fixed_state: Names = ("sigma", "n_components")
+    _shaped_state: Names = ("latest",)
 
     def __init__(self, sigma: float, n_components: int) -> None:
         self.sigma, self.n_components = sigma, n_components
@@ -70,7 +74,7 @@ class SensorNoise:
         return self.latest
 
 
-class SensorNoises:
+class SensorNoises(Stateful):
     """The noise of a vector of environments, each with its own stream.
 
     Environment ``i`` gets the numbers that a :class:`SensorNoise` seeded alike gives.
@@ -87,6 +91,9 @@ class SensorNoises:
     #: Frames drawn ahead for each environment, 8 kB with two components; no power of two, as
     #: :attr:`~thrust_pomdp.envs.flicker.FlickerProcesses.BLOCK`.
     BLOCK = 500
+
+    _fixed_state: Names = ("sigma",)
+    _shaped_state: Names = ("latest",)
 
     def __init__(self, sigma: float, n_components: int, n_envs: int) -> None:
         self.sigma = sigma

@@ -13,6 +13,7 @@ from thrust_pomdp.envs.cartpole import POSITIONS, Info, Observation, SensedCartP
 from thrust_pomdp.envs.cartpole_picture import add_ghost
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
 from thrust_pomdp.envs.rendering import Picture
+from thrust_pomdp.stateful import Names
 
 
 @remember
@@ -85,6 +86,8 @@ class PositionOnlyCartPoleEnv(SensedCartPoleEnv):
 
     * v0: initial version
     """
+
+    _fixed_state: Names = ("max_episode_length",)
 
     def __init__(
         self,
@@ -184,6 +187,9 @@ class NoisyPositionOnlyCartPoleEnv(PositionOnlyCartPoleEnv):
 
     * v0: initial version
     """
+
+    _no_state: Names = ("_low", "_high")
+    _fixed_state: Names = ("noise_sigma",)
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from thrust_pomdp.envs.popgym_cartpole import (
     PositionOnlyCartPoleEnv,
     clipped,
 )
+from thrust_pomdp.stateful import Names
 
 
 @remember
@@ -109,6 +110,8 @@ class NoisyPositionOnlyCartPoleVectorEnv(_POPGymVectorEnv):
         assert isinstance(single.observation_space, spaces.Box)
         self._low, self._high = single.observation_space.low, single.observation_space.high
         self._noises = SensorNoises(single.noise_sigma, len(self._high), self.num_envs)
+
+    _no_state: Names = ("_low", "_high")
 
     def _seed_one(self, idx: int, seed: int) -> None:
         super()._seed_one(idx, seed)

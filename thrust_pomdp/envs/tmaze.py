@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
+from thrust_pomdp.stateful import Names, StatefulEnv
 
 Observation = NDArray[np.float32]
 Info = dict[str, Any]
@@ -34,7 +35,7 @@ def cue_of(uniform: float | NDArray[np.float64]) -> Any:
 
 
 @remember
-class TMazeEnv(gym.Env[Observation, np.int64]):
+class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
     """A corridor whose end can only be passed well by an agent that remembers its start.
 
     ## Description
@@ -108,6 +109,7 @@ class TMazeEnv(gym.Env[Observation, np.int64]):
     }
     #: The cell in which an episode starts.
     first_cell = CUE_CELL
+    _fixed_state: Names = ("corridor_length",)
 
     def __init__(self, corridor_length: int = 10, render_mode: str | None = None) -> None:
         self.corridor_length = check_count("corridor_length", corridor_length)

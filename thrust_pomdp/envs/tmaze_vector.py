@@ -19,6 +19,7 @@ from thrust_pomdp.envs.tmaze import (
     observe,
     stride,
 )
+from thrust_pomdp.stateful import Names
 
 
 class TMazeOfVector(EnvOfVector):
@@ -63,6 +64,8 @@ class TMazeVectorEnv(NativeVectorEnv):
     }
     env_class = TMazeOfVector
     single_class: ClassVar[type[TMazeEnv]] = TMazeEnv
+    _fixed_state: Names = ("_corridor_length", "_first_cell")
+    _shaped_state: Names = ("cells", "cues")
 
     def __init__(
         self,

@@ -22,6 +22,8 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.errors import ArgumentError, warn_user
+from thrust_pomdp.stateful import Changes, Names, Stateful
+from thrust_pomdp.states import State, packed_entries, unpacked
 from thrust_pomdp.vec_env.step_infos import EndedEpisodes, Infos, StepInfos, copy_rows, info_rows
 from thrust_pomdp.vec_env.substitutes import against_keeping_arrays, against_later_infos
 
@@ -32,7 +34,7 @@ Flags = NDArray[np.bool_]
 ACTION_MASKS = "action_masks"
 
 
-class GymnasiumVecEnv(VecEnv):
+class GymnasiumVecEnv(Stateful, VecEnv):
     """Any Gymnasium ``VectorEnv`` with same-step auto-reset, as an SB3 ``VecEnv``.
 
     For the same seeds and actions it gives what SB3's ``DummyVecEnv`` of Monitor-wrapped single
@@ -67,6 +69,13 @@ class GymnasiumVecEnv(VecEnv):
     blanked: Flags | None
     #: Whether the last step or reset told of anything blanked, in whatever form.
     tells_blanked: bool
+
+    _no_state: Names = (
+        *("env", "_base", "metadata", "render_mode", "_nobody", "_arrays_are_ours"),
+        *("_infos_can_wait", "_reset_told", "_reset_infos"),
+    )
+    _fixed_state: Names = ("num_envs",)
+    _shaped_state: Names = ("_returns", "_began", "_n_steps")
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         _check_same_step(env)
@@ -213,6 +222,24 @@ class GymnasiumVecEnv(VecEnv):
         if isinstance(obs, tuple):
             return tuple(self._owned(part) for part in obs)
         return obs.copy()
+
+    def get_state(self) -> State:
+        """Return sums, pending seeds and the infos of resets; ``vec_state`` adds the vector's.
+
+        Entries of infos that are no arrays, numbers, texts and the like are left out.
+        """
+        infos = [packed_entries(self._reset_told, ""), packed_entries(self._reset_infos, "")]
+        return {**super().get_state(), "reset_infos": infos}
+
+    def prepare_state(self, state: Any, where: str) -> Changes:
+        """Check what :meth:`get_state` returned, and return what is to be done to take it over."""
+        rest = dict(state) if isinstance(state, dict) else {}
+        infos = unpacked(rest.pop("reset_infos", None), f"{where}, 'reset_infos'")
+        if not isinstance(infos, list) or len(infos) != 2:
+            raise ValueError(f"state['reset_infos'] of {where} must be a pair, got {infos!r}")
+        names = ("_reset_told", "_reset_infos")
+        changes = super().prepare_state(rest, where)
+        return [*changes, lambda: vars(self).update(zip(names, infos, strict=True))]
 
     def close(self) -> None:
         """Close the vector environment."""

@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from thrust_pomdp.errors import ArgumentError
+from thrust_pomdp.stateful import Names, Stateful
 
 #: What every wrapper has one of, although SB3 takes it away from what it pickles.
 _OF_ALL = frozenset({"venv", "class_attributes"})
@@ -53,7 +54,7 @@ def check_venv(name: str, venv: Any) -> None:
     raise ArgumentError(f"{name} must be a VecEnv, got {venv!r}: {remedy}")
 
 
-class VecLayer(VecEnvWrapper, metaclass=_Whole):
+class VecLayer(Stateful, VecEnvWrapper, metaclass=_Whole):
     """Base of the wrappers of this package: what can be read through it can be set through it.
 
     SB3's wrappers find the attributes of what is inside of them, but keep what is assigned:
@@ -73,6 +74,8 @@ class VecLayer(VecEnvWrapper, metaclass=_Whole):
     """
 
     _keeps_all = False
+    _no_state: Names = ("venv", "class_attributes", "metadata", "render_mode", "_keeps_all")
+    _fixed_state: Names = ("num_envs",)
 
     def __setattr__(self, name: str, value: Any) -> None:
         owner = None if self._is_own(name) else owner_of(vars(self).get("venv"), name)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv
 from thrust_pomdp.wrappers import PreviousActionObservation, PreviousRewardObservation
@@ -39,6 +40,9 @@ class VecPrevious(VecLayer):
 
     #: What is appended, for messages: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]
+    _no_state: Names = ("_appender", "encoding", "_flags_are_from_inside")
+    _fixed_state: Names = ("key",)
+    _shaped_state: Names = ("_actions",)
 
     def __init__(self, venv: VecEnv, encoding: Encoding, key: str) -> None:
         self._appender = Appender(venv.observation_space, encoding, key)

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, owner_of
 from thrust_pomdp.vec_env.previous import layers
 from thrust_pomdp.vec_env.step_infos import Infos, StepInfos
@@ -94,6 +95,8 @@ class VecPrivilegedInfo(VecUnprivileged):
     """
 
     _training = True
+    _no_state: Names = ("_told_space", "_is_dict")
+    _fixed_state: Names = ("privileged_key",)
 
     def __init__(
         self,

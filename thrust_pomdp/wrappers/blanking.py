@@ -11,17 +11,22 @@ import numpy as np
 
 from thrust_pomdp.envs.flicker import blanking_layers
 from thrust_pomdp.envs.rendering import STRIP_FRAMES, paint_sensor
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blanks import observation_space_of
 from thrust_pomdp.wrappers.flags import union_flags
+from thrust_pomdp.wrappers.layer import Layer
 from thrust_pomdp.wrappers.plan import BlankingPlan, as_json, dropout_plan, flicker_plan
 
 
-class BlankingObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class BlankingObservation(Layer):
     """Blanks an environment's observations by a plan; base of the two wrappers below.
 
     :param env: the environment
     :param plan: what is blanked, how often and by which draws
     """
+
+    _no_state: Names = ("_plan", "_blanks", "_layout", "_painted")
+    _fixed_state: Names = ("n_blanking_layers",)
 
     def __init__(self, env: gym.Env[Any, Any], plan: BlankingPlan) -> None:
         gym.Wrapper.__init__(self, env)

@@ -8,10 +8,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.layer import Layer
 
 
-class ExposeObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class ExposeObservation(Layer):
     """Tell the observation in the infos too, so that it is there when a wrapper outside covers it.
 
     For a critic that may see the clean frame (:class:`~thrust_pomdp.VecPrivilegedInfo`), for
@@ -31,6 +33,8 @@ class ExposeObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
     :raises ValueError: for Dict and other composed observations, and for a key that the environment
         tells something else under
     """
+
+    _fixed_state: Names = ("_key",)
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "state") -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorActionWrapper, VectorRewardWrapper, VectorWrapper
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Names, Stateful
 from thrust_pomdp.wrappers.flags import spread
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
@@ -196,13 +197,17 @@ def _name_of(layer: Any) -> tuple[str, str]:
     return kind.__module__.partition(".")[0], kind.__name__
 
 
-class FrameOrder:
+class FrameOrder(Stateful):
     """Refuses flags that tell of other frames than are shown, at once or as soon as it shows.
 
     :param paths: of each environment
     :param normalizer: the name of what applies the flags
     :raises ValueError: naming the wrapper, the reason and the right order
     """
+
+    _no_state: Names = (
+        *("_paths", "_normalizer", "_reshapes", "_harmed", "_untrusted", "_watched", "is_idle"),
+    )
 
     def __init__(self, paths: Sequence[FramePath], normalizer: str) -> None:
         self._paths, self._normalizer = paths, normalizer

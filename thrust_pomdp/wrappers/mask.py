@@ -6,12 +6,14 @@ from typing import Any
 
 import gymnasium as gym
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.layer import Layer
 from thrust_pomdp.wrappers.masking import ObservationMask
 from thrust_pomdp.wrappers.plan import as_json
 
 
-class MaskObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class MaskObservation(Layer):
     """Hide components of the observation for good, by dropping them or setting them to zero.
 
     Components are named by their positions: entries of a vector (``Box``, ``MultiDiscrete``,
@@ -36,6 +38,8 @@ class MaskObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     :raises ValueError: for components or keys that are not there, named twice, or all of them; for
         spaces without components; for zeros outside of a space
     """
+
+    _no_state: Names = ("_mask",)
 
     def __init__(
         self, env: gym.Env[Any, Any], drop: Any = None, zero: Any = None, axis: int = -1

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.appending import Appender, Encoding
 from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.layer import Layer
 
 
-class PreviousObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class PreviousObservation(Layer):
     """Base of the wrappers that append something about the last step, zeros where there is none.
 
     A subclass says what it is (:attr:`appends`, :meth:`_encoding_of`, :meth:`_pick`).
@@ -20,6 +22,8 @@ class PreviousObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConst
     :param key: the key of what is appended in observations that are or become dicts
     :raises ValueError: for what is no environment, or a key that is taken
     """
+
+    _no_state: Names = ("_encoding", "_appender")
 
     #: What is appended, for messages and the names of attributes: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]

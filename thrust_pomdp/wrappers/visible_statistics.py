@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Stateful
+
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 
@@ -108,7 +110,7 @@ def tells(flags: Sequence[Any]) -> bool:
     return any(flag is not None for flag in flags)
 
 
-class ZeroWatch:
+class ZeroWatch(Stateful):
     """Notices frames that look blanked where no environment tells of any.
 
     Of a sensor that blanks frames everything else is a reading, in which hardly a component is
@@ -142,6 +144,32 @@ class ZeroWatch:
             and self._zeros < self._frames
             and self._in_part <= self.IN_PART * self._frames
         )
+
+
+def watches_state(watches: dict[str | None, ZeroWatch] | None) -> Any:
+    """Return what a normaliser's watches, one for each key, have seen."""
+    if watches is None:
+        return None
+    return [[key, watch.get_state()] for key, watch in watches.items()]
+
+
+def watches_of(state: Any, where: str) -> dict[str | None, ZeroWatch] | None:
+    """Make watches that have seen what :func:`watches_state` returned.
+
+    :param where: whose they are, for the message
+    :raises ValueError: for anything else
+    """
+    if state is None:
+        return None
+    if not isinstance(state, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in state
+    ):
+        raise ValueError(f"state of {where}, 'watches', must be a list of pairs, got {state!r}")
+    watches: dict[str | None, ZeroWatch] = {}
+    for key, seen in state:
+        watches[key] = ZeroWatch()
+        watches[key].set_state(seen)
+    return watches
 
 
 #: What is said about a normaliser that suspects.

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Names, Stateful
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
 Infos = dict[str, Any]
@@ -22,7 +23,7 @@ else:
     AnyVectorWrapper = VectorWrapper  # which takes no type arguments in Gymnasium 1.1
 
 
-class SensorVectorWrapper(AnyVectorWrapper):
+class SensorVectorWrapper(Stateful, AnyVectorWrapper):
     """Shows a vector's frames through a sensor; base of the wrappers of this package.
 
     What happens on a step, in order:
@@ -38,6 +39,9 @@ class SensorVectorWrapper(AnyVectorWrapper):
     :param single_observation_space: what a single environment's observation becomes
     :raises ValueError: if the environment does not say when it resets what ended
     """
+
+    _no_state: Names = ("env", "_metadata", "_everyone", "_same_step", "_next_step")
+    _shaped_state: Names = ("_ended",)
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], single_observation_space: spaces.Space[Any]

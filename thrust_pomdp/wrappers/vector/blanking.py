@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.flags import heard_flags, tell_flags, union_flags
 from thrust_pomdp.wrappers.plan import BlankingPlan, dropout_plan, flicker_plan
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, seeds_of, single_space_of
@@ -21,6 +22,9 @@ class BlankingVectorWrapper(SensorVectorWrapper):
     :param env: the vector environment
     :param plan: what is blanked, how often and by which draws
     """
+
+    _no_state: Names = ("_plan",)
+    _fixed_state: Names = ("n_blanking_layers",)
 
     def __init__(self, env: VectorEnv[Any, Any, Any], plan: BlankingPlan) -> None:
         super().__init__(env, plan.blanks.space)

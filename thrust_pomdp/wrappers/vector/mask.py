@@ -6,6 +6,7 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.flags import change_flags
 from thrust_pomdp.wrappers.masking import ObservationMask
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
@@ -27,6 +28,8 @@ class MaskObservation(SensorVectorWrapper):
     :param axis: the axis that positions count along, as in a single environment's observation
     :raises ValueError: as by the single wrapper
     """
+
+    _no_state: Names = ("_mask",)
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], drop: Any = None, zero: Any = None, axis: int = -1

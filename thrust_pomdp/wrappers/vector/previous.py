@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.appending import Appender, Encoding
 from thrust_pomdp.wrappers.flags import change_flags
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
@@ -21,6 +22,9 @@ class PreviousObservation(SensorVectorWrapper):
     :param key: the key of what is appended in observations that are or become dicts
     :raises ValueError: as by the single wrapper
     """
+
+    _no_state: Names = ("_encoding", "_appender")
+    _shaped_state: Names = ("_last",)
 
     #: What is appended, for messages: ``"action"`` or ``"reward"``.
     appends: ClassVar[str]
