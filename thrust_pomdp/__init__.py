@@ -16,6 +16,7 @@ from thrust_pomdp.moved import keep_old_names
 if TYPE_CHECKING:
     from thrust_pomdp.analysis.trace import Trace, look_inside
     from thrust_pomdp.analysis.trace_figure import longest_burst, plot_burst
+    from thrust_pomdp.checkpoint.training_checkpoint import TrainingCheckpoint
     from thrust_pomdp.deploy.stateful_actor import StatefulActor
     from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
     from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -76,6 +77,7 @@ _LAZY = {
     "RecurrentRolloutBuffer": "ppo.buffers",
     "StatefulActor": "deploy.stateful_actor",
     "Trace": "analysis.trace",
+    "TrainingCheckpoint": "checkpoint.training_checkpoint",
     "VecNormalizeVisible": "vec_env.normalize",
     "VecPreviousAction": "vec_env.previous",
     "VecPreviousReward": "vec_env.previous",
@@ -113,6 +115,7 @@ __all__ = [
     "RecurrentRolloutBuffer",
     "StatefulActor",
     "Trace",
+    "TrainingCheckpoint",
     "VecNormalizeVisible",
     "VecPreviousAction",
     "VecPreviousReward",

@@ -60,11 +60,18 @@ def write_tree(path: str | os.PathLike[str], kind: str, tree: Any) -> None:
     data, arrays = to_data(tree)
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     metadata = {"thrust_pomdp": kind, "json": text, "sha256": _digest(kind, text, arrays)}
-    path = Path(path)
+    write_whole(Path(path), save(arrays, metadata))
+
+
+def write_whole(path: Path, contents: bytes) -> None:
+    """Write a file whole, or not at all.
+
+    :raises OSError: if it cannot be written; what was there stays as it is
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(save(arrays, metadata))
+            file.write(contents)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -8,6 +8,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from thrust_pomdp.ppo.resumable_learning import TakesUpTraining
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.substitutes import against_later_infos
 
@@ -43,6 +44,9 @@ def _against_callback(callback: BaseCallback) -> str | None:
         return next(filter(None, map(_against_callback, callback.callbacks)), None)
     if type(callback) is ConvertCallback and callback.callback is None:
         return None
+    is_ours = type(callback).__module__.startswith("thrust_pomdp.")
+    if is_ours and isinstance(callback, TakesUpTraining) and "_on_step" not in vars(callback):
+        return None  # does nothing between steps
     return f"a {type(callback).__name__} is called at each step"
 
 

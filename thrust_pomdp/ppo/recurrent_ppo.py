@@ -45,6 +45,7 @@ from thrust_pomdp.ppo.policies import (
     MultiInputLstmPolicy,
     RecurrentActorCriticPolicy,
 )
+from thrust_pomdp.ppo.resumable_learning import LearnsResumably, find_taking_up
 from thrust_pomdp.ppo.resuming import (
     PrivilegedStatistics,
     give_statistics,
@@ -62,7 +63,7 @@ SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 WINDOW_STATES = ("zero", "carry")
 
 
-class RecurrentPPO(CollectsWindows, TrainsOnWindows):
+class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
     """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files.
@@ -375,6 +376,7 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
             "_said_what_runs",
             "_acts_alone",
             "_action_noise",
+            "_learn_calls",
         ]
 
     def _setup_learn(
@@ -503,6 +505,13 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows):
         total_timesteps = check_learning(
             total_timesteps, callback, log_interval, tb_log_name, flags
         )
+        checkpoint = find_taking_up(callback)
+        if checkpoint is not None:
+            self._learn_resumably(
+                checkpoint, total_timesteps, callback, log_interval, tb_log_name,
+                reset_num_timesteps, progress_bar,
+            )  # fmt: skip
+            return self
         return super().learn(
             total_timesteps=total_timesteps,
             callback=callback,
