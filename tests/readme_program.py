@@ -8,7 +8,12 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 #: Whether this is an unpacked sdist, which leaves out pictures that no test compares.
 IS_SDIST = (README.parent / "PKG-INFO").exists()
-SMALLER = {"200_000": "1_024", "n_eval_episodes=100": "n_eval_episodes=2", "range(500)": "range(5)"}
+SMALLER = {
+    "2_000_000": "1_024",
+    "200_000": "1_024",
+    "n_eval_episodes=100": "n_eval_episodes=2",
+    "range(500)": "range(5)",
+}
 
 
 def readme_program() -> str:
