@@ -7,6 +7,7 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -22,11 +23,16 @@ _MOST_POINTS = 2000
 
 
 class CurveCallback(BaseCallback):
-    """Records the learning curve at the end of each rollout and reports progress."""
+    """Records the learning curve at the end of each rollout and reports progress.
 
-    def __init__(self, report: Callable[[int], None]) -> None:
+    :param report: called with the steps so far
+    :param stopwatch: the training's, which a training that is taken up goes on with
+    """
+
+    def __init__(self, report: Callable[[int], None], stopwatch: Stopwatch | None = None) -> None:
         super().__init__()
         self.report = report
+        self._stopwatch = Stopwatch() if stopwatch is None else stopwatch
         self.curve: list[tuple[int, float]] = []
         self.best = -math.inf
         self._next = 0.0
@@ -46,6 +52,21 @@ class CurveCallback(BaseCallback):
             if len(episodes) == CURVE_EPISODES:
                 self.best = max(self.best, mean)
         self.report(self.num_timesteps)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what was recorded, for a checkpoint."""
+        return {
+            "curve": self.curve,
+            "best": self.best,
+            "next": self._next,
+            "seconds": self._stopwatch.seconds,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.curve = [(step, mean) for step, mean in state["curve"]]
+        self.best, self._next = state["best"], state["next"]
+        self._stopwatch.go_on_from(state["seconds"])
 
 
 class EvaluationCallback(BaseCallback):
@@ -96,6 +117,15 @@ class EvaluationCallback(BaseCallback):
             deterministic, stochastic = self._evaluate()
         self.evaluations.append((self.num_timesteps, trained, deterministic, stochastic))
         self._report(self.evaluations[-1])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what was evaluated, for a checkpoint."""
+        return {"marks": self._marks, "evaluations": self.evaluations}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._marks = state["marks"]
+        self.evaluations = [tuple(evaluation) for evaluation in state["evaluations"]]
 
 
 @contextlib.contextmanager

@@ -56,11 +56,13 @@ class Job:
     :param spec: what to do
     :param tensorboard_log: folder of the TensorBoard log; None for none
     :param provenance: what to note beside what the worker knows: revision, command
+    :param checkpoints: folder from which the run goes on if it was killed; None for none
     """
 
     spec: RunSpec
     tensorboard_log: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    checkpoints: str | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +74,12 @@ class Job:
         # Here, since only those who train pay for torch.
         from thrust_pomdp.experiment.training import Training
 
-        training = Training(self.spec, report, tensorboard_log=self.tensorboard_log)
+        training = Training(
+            self.spec,
+            report,
+            tensorboard_log=self.tensorboard_log,
+            checkpoints=self.checkpoints,
+        )
         result = training.run()
         result.provenance.update(self.provenance)
         return Finished(self.name, result, training.files())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import hashlib
+import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,6 +39,9 @@ _WITHOUT_MARKER = frozenset({"runs", "summary.csv", "curves.csv", "curves.png", 
 #: The name of a run: its arm as files have it, and its seed.
 _NAME = re.compile(r"(.+?)-seed(\d+)(?:-|$)")
 
+#: Of the names of checkpoints' folders.
+_DIGITS = 12
+
 #: Settings that runs of one folder may differ in.
 _OF_ONE_RUN = ("arm", "seed", "hyperparams", "label")
 
@@ -49,6 +57,7 @@ class ComparisonFolder(ResultsFolder):
     ``runs/NAME.normalizer.pkl``    its normaliser, for ``VecNormalizeVisible.load``
     ``runs/NAME.error.txt``         why it failed
     ``tensorboard/NAME_1``          its TensorBoard log, on request
+    ``checkpoints/NAME-...``        where an unfinished run goes on from
     ==============================  ===========================================================
 
     :param path: the folder
@@ -141,6 +150,23 @@ class ComparisonFolder(ResultsFolder):
         write_atomically(self.runs / f"{name}.csv", curve_text(result).encode())
         save_result(result, self.result_path(name))
         self.error_path(name).unlink(missing_ok=True)
+
+    def checkpoints(self, spec: RunSpec) -> Path:
+        """Return the folder of a run's checkpoints, another one for each way of training it."""
+        told = json.dumps([as_json(vars(spec)), as_json(spec.recipe.as_mapping())], sort_keys=True)
+        digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+        return self._checkpoints / f"{spec.name}-{digest}"
+
+    def remove_checkpoints(self, name: str) -> None:
+        """Remove what a finished run no longer needs; what cannot be removed stays."""
+        for path in self._checkpoints.glob(f"{glob.escape(name)}-{'?' * _DIGITS}"):
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._checkpoints.rmdir()
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path.resolve() / "checkpoints"
 
 
 def environment_of(env_id: str) -> dict[str, Any] | None:

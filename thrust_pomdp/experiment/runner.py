@@ -118,7 +118,7 @@ class Runner:
             "command": provenance.command(),
             "runs_at_the_same_time": self.engine.jobs,
         }
-        return Job(spec, log, noted)
+        return Job(spec, log, noted, str(self.folder.checkpoints(spec)))
 
     def _follow(self, events: Events, bars: ProgressBars) -> None:
         for event in events:
@@ -146,6 +146,7 @@ class Runner:
                 )
                 return
             self._unsaved.remove(finished)
+            self.folder.remove_checkpoints(finished.name)
             result = finished.result
             bars.write(
                 f"{finished.name}: trained {result.timesteps} steps in {result.seconds:.0f} s"

@@ -27,6 +27,11 @@ class Stopwatch:
         """What it shows."""
         return time.perf_counter() - self._start - self._paused - self._compiling
 
+    def go_on_from(self, seconds: float) -> None:
+        """Show so many seconds now: those of a training that is taken up."""
+        self._start = time.perf_counter() - seconds
+        self._paused = self._compiling = 0.0
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Start from 0, and notice what is compiled meanwhile."""

@@ -19,6 +19,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from thrust_pomdp.checkpoint.training_checkpoint import TrainingCheckpoint
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
 from thrust_pomdp.experiment.callbacks import (
@@ -37,6 +38,8 @@ from thrust_pomdp.experiment.vec_envs import (
     make_training_env,
 )
 from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks, evaluate_policy
+from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
+from thrust_pomdp.vec_env.states import missing, vec_state
 
 __all__ = [
     "CURVE_EPISODES",
@@ -53,6 +56,9 @@ __all__ = [
 
 #: Environments stepped side by side in an evaluation.
 _EVALUATION_ENVS = 100
+
+#: Checkpoints of a run, from one of which it goes on where it was killed.
+_CHECKPOINTS = 20
 
 #: (environment steps, seconds of training, mean with most likely actions, mean with sampled ones)
 Evaluation = tuple[int, float, float, float]
@@ -184,6 +190,7 @@ class Training:
     :param report: called with the environment steps trained so far
     :param evaluated: called with each evaluation during training; what it raises ends the run
     :param tensorboard_log: folder of the TensorBoard log
+    :param checkpoints: folder from which a run that was killed goes on, where that is exact
     """
 
     def __init__(
@@ -192,20 +199,24 @@ class Training:
         report: Callable[[int], None] = lambda timesteps: None,
         evaluated: Callable[[Evaluation], None] = lambda evaluation: None,
         tensorboard_log: str | None = None,
+        checkpoints: str | None = None,
     ) -> None:
         th.set_num_threads(1)
         self.spec = spec
         self.report = report
         self.evaluated = evaluated
+        self.checkpoints = checkpoints
         self.env = make_training_env(spec)
         self.model = make_model(spec, self.env, tensorboard_log)
 
     def run(self) -> RunResult:
         """Train and evaluate."""
         spec, model = self.spec, self.model
-        curve, stopwatch = CurveCallback(self.report), Stopwatch()
+        stopwatch = Stopwatch()
+        curve = CurveCallback(self.report, stopwatch)
         periodic = self._periodic(stopwatch)
         callbacks: list[BaseCallback] = [curve] if periodic is None else [curve, periodic]
+        callbacks += self._checkpoint()
         with stopwatch.running():
             model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
             seconds = stopwatch.seconds
@@ -224,6 +235,19 @@ class Training:
             recipe=spec.recipe.as_mapping(),
             provenance=self._provenance(),
         )
+
+    def _checkpoint(self) -> list[BaseCallback]:
+        """Return what lets the run go on where it was killed, where nothing would be lost by it.
+
+        A run that went on from elsewhere would be none of its seed.
+        """
+        model: Any = self.model
+        if self.checkpoints is None or not isinstance(model, RecurrentPPO):
+            return []
+        if missing(vec_state(self.env)):
+            return []
+        every = max(1, self.spec.total_timesteps // _CHECKPOINTS)
+        return [TrainingCheckpoint(self.checkpoints, every=every)]
 
     def _periodic(self, stopwatch: Stopwatch) -> EvaluationCallback | None:
         spec = self.spec
