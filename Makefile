@@ -53,4 +53,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean: ## take away the virtual environment and the caches of tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .hypothesis .pytest_cache .mypy_cache .ruff_cache

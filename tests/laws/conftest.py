@@ -20,7 +20,8 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
     before = sum(DONE.values())
     yield
     # In the report, so that it comes from the processes of pytest-xdist too.
-    item.user_properties.append(("law_cases", sum(DONE.values()) - before))
+    if hasattr(getattr(item, "obj", None), "check"):  # a law
+        item.user_properties.append(("law_cases", sum(DONE.values()) - before))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

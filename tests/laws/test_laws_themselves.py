@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,23 +47,47 @@ def check_two(two: Two) -> None:
     assert two.number < 10
 
 
+@pytest.fixture
+def _uncounted() -> Iterator[None]:
+    """Forget the laws that a test makes, and their cases."""
+    budgets, done = dict(BUDGETS), DONE.copy()
+    yield
+    BUDGETS.clear()
+    BUDGETS.update(budgets)
+    DONE.clear()
+    DONE.update(done)
+
+
+TWOS = st.builds(Two, number=st.integers(), text=st.text())
+
+
+@pytest.mark.usefixtures("_uncounted")
 def test_a_failure_prints_a_small_program_that_fails_alike() -> None:
     def broken(two: Two) -> None:
-        """A law that does not hold."""
         check_two(two)
 
-    before = dict(BUDGETS), DONE.copy()
     # As this module would have it: the program imports it by its name.
     broken.__name__ = "check_two"
-    test = law(st.builds(Two, number=st.integers(), text=st.text()), fixed=200, long=200)(broken)
     with pytest.raises(AssertionError) as raised:
+        law(TWOS, fixed=200, long=200)(broken)()
+    assert program(broken, Two(10, "")) in "\n".join(raised.value.__notes__)
+
+
+@pytest.mark.usefixtures("_uncounted")
+def test_cases_are_the_same_each_time_but_in_the_long_mode() -> None:
+    met: list[list[Two]] = []
+
+    def recording(two: Two) -> None:
+        met[-1].append(two)
+
+    test = law(TWOS, fixed=20, long=20)(recording)
+    for _ in range(2):
+        met.append([])
         test()
-    BUDGETS.clear()
-    BUDGETS.update(before[0])
-    DONE.clear()
-    DONE.update(before[1])
-    notes = "\n".join(raised.value.__notes__)
-    assert program(broken, Two(10, "")) in notes
+    assert len(met[0]) == 20
+    assert DONE["test_laws_themselves::recording"] == 40
+    is_long = settings.get_current_profile_name() == "long"
+    assert (met[0] == met[1]) is not is_long
 
 
 def test_a_program_runs_in_a_shell() -> None:
