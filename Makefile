@@ -7,10 +7,10 @@ ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
-.PHONY: help demo test lint format docs clean
+.PHONY: help demo test test-long lint format docs clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo ## train memory against no memory on FlickeringCartPole and show who keeps the pole up
 	$(BIN)/python scripts/compare.py --out results/demo $(ARGS)
@@ -19,6 +19,10 @@ demo: $(VENV)/.demo ## train memory against no memory on FlickeringCartPole and 
 test: lint ## linters, types and all tests that are not marked slow or external
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 	NUMBA_DISABLE_JIT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(WITHOUT_NUMBA) $(ARGS)
+
+# Other cases each time; what fails prints a program that repeats it. LAW_CASES=N: so many of each.
+test-long: $(VENV)/.dev ## the laws of tests/laws/ on more than 10,000 random cases
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/laws --hypothesis-profile=long $(ARGS)
 
 lint: $(VENV)/.dev ## what pre-commit runs: ruff's rules and format, mypy
 	$(BIN)/ruff check .
@@ -49,4 +53,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean: ## take away the virtual environment and the caches of tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -33,7 +33,7 @@ def check_whole(name: str, value: Any, minimum: int = 1) -> int:
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
     return check_count(name, int(number) if number.is_integer() else value, minimum)
 

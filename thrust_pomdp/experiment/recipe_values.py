@@ -6,6 +6,7 @@ Recipes stay data until a model is made of them, so that they can be saved, comp
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ _YAML = {
 } | {"~": None}
 
 _MODULES = ("nn.", "th.", "torch.")
+
+#: What ``ast`` raises at texts that are no literal: unhashable keys and too many brackets, too.
+UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 class Linear(NamedTuple):
@@ -50,7 +54,7 @@ def parse_schedule(name: str, value: Any) -> float | Linear | None:
             return _finite(value)
         start, _, end = numbers.partition("_")
         return Linear(_finite(start), _finite(end or 0.0))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{name} must be a number, lin_START or lin_START_END, such as lin_3e-3 or "
             f"lin_3e-3_1.5e-4, got {value!r}"
@@ -88,14 +92,16 @@ def parse_dict(name: str, value: Any) -> dict[str, Any]:
     """
     if isinstance(value, str):
         try:
-            value = _literal(ast.parse(value.strip(), mode="eval").body)
-        except (SyntaxError, ValueError):
+            value = _data(_literal(ast.parse(value.strip(), mode="eval").body))
+        except UNREADABLE:
             raise ValueError(
                 f"{name} must be a mapping or dict(key=value, ...) of numbers, texts, lists and "
                 f"names such as nn.ReLU, got {value!r}"
             ) from None
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must be a mapping, got {value!r}")
+    if not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} must map names to values, got {value!r}")
     return dict(value)
 
 
@@ -151,6 +157,16 @@ def parse_literal(text: str) -> Any:
     if text in _YAML:
         return _YAML[text]
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return _data(ast.literal_eval(text))
+    except UNREADABLE:
         return text
+
+
+def _data(value: Any) -> Any:
+    """Return what a folder can keep; Python has literals of complex numbers, bytes and sets too.
+
+    :raises ValueError: for anything else
+    :raises TypeError: likewise
+    """
+    json.dumps(value)
+    return value

@@ -37,7 +37,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.envs.our_tasks import against_known_task
 from thrust_pomdp.errors import with_near_names
 from thrust_pomdp.experiment.arms import (
@@ -131,7 +131,7 @@ class Recipe:
             n_timesteps=check_whole("n_timesteps", mapping["n_timesteps"]),
             n_envs=check_whole("n_envs", mapping.get("n_envs", 1)),
             normalize=_normalize(mapping.get("normalize")),
-            reward_scale=check_positive("reward_scale", mapping.get("reward_scale", 1.0)),
+            reward_scale=_reward_scale(mapping.get("reward_scale", 1.0)),
             frame_stack=check_whole("frame_stack", mapping.get("frame_stack", 1)),
             previous_action=arm.previous_action
             or check_flag("previous_action", mapping.get("previous_action", False)),
@@ -195,8 +195,12 @@ def _unknown_key(arm: Arm, key: str) -> ValueError:
     return ValueError(with_near_names(message, key, arm.recipe_keys))
 
 
+def _reward_scale(value: Any) -> float:
+    return check_positive("reward_scale", check_finite_number("reward_scale", parse_number(value)))
+
+
 def _policy(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
+    if value is None or (isinstance(value, str) and value.isidentifier()):
         return value
     raise ValueError(f"policy must be the name of one, got {value!r}")
 

@@ -82,15 +82,23 @@ def make_model(spec: RunSpec, env: VecEnv, tensorboard_log: str | None = None) -
         model.tensorboard_log = model.tensorboard_log or tensorboard_log
         return model
     policy = recipe.policy or _policy_name(arm, env.observation_space)
-    made: BaseAlgorithm = factory(
-        policy,
-        env,
-        **arguments,
-        seed=spec.training_seed,
-        device="cpu",
-        stats_window_size=CURVE_EPISODES,
-        tensorboard_log=tensorboard_log,
-    )
+    try:
+        made: BaseAlgorithm = factory(
+            policy,
+            env,
+            **arguments,
+            seed=spec.training_seed,
+            device="cpu",
+            stats_window_size=CURVE_EPISODES,
+            tensorboard_log=tensorboard_log,
+        )
+    except ValueError:
+        raise  # these name what is wrong
+    except Exception as error:  # whatever modules and optimisers make of their arguments
+        network = recipe.hyperparameters.get("policy_kwargs")
+        raise ValueError(
+            f"arm {arm.name} cannot be made with policy_kwargs {network!r}: {error}"
+        ) from error
     return made
 
 

@@ -79,7 +79,23 @@ class TestBadInput:
             ("--with-memory mine:make", "for arms of your own among lstm, mlp, got mine:make"),
             ("--memoryless a:b --with-memory a:b", "a:b cannot be --memoryless and --with-memory"),
             ("--matched --recipe x.yml", "--matched and --recipe exclude each other"),
-            ("--recipe nowhere.yml", "No such file or directory: 'nowhere.yml'"),
+            (
+                "--recipe nowhere.yml",
+                "--recipe: [Errno 2] No such file or directory: 'nowhere.yml'",
+            ),
+            ("--recipe .", "--recipe: [Errno 21] Is a directory: '.'"),
+            ("--hyperparams reward_scale:inf", "reward_scale must be finite, got inf"),
+            ("--hyperparams policy:Mlp-Policy", "policy must be the name of one, got 'Mlp-Policy'"),
+            ("--hyperparams policy_kwargs:{0:1}", "policy_kwargs must map names to values"),
+            ("--hyperparams policy_kwargs:dict(a=1j)", "policy_kwargs must be a mapping or dict("),
+            ("--hyperparams policy_kwargs:{[]:1}", "policy_kwargs must be a mapping or dict("),
+            ("--hyperparams gamma:1j", "gamma must be a number, got '1j'"),
+            ("--hyperparams n_steps:0x" + 300 * "f", "n_steps must be a whole number"),
+            ("--hyperparams learning_rate:0x" + 300 * "f", "learning_rate must be a number"),
+            ("--hyperparams n_steps:0x" + 5000 * "f", "n_steps must be a whole number, got '0xff"),
+            ("--hyperparams gamma:" + 3000 * "-" + "1", "gamma must be a number, got '---"),
+            ("--hyperparams gamma:{[]:1}", "gamma must be a number, got '{[]:1}'"),
+            ("--env-kwargs render_mode:1", "cannot be made with render_mode:1: "),
             ("--engine spark", "invalid choice: 'spark'"),
         ],
     )
@@ -89,6 +105,34 @@ class TestBadInput:
         out = tmp_path / "out"
         assert message in refused(capsys, "compare", *arguments.split(), "--out", str(out))
         assert not out.exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--env", "a\nb"), "compare: Malformed environment ID: a b."),
+            (("a\nb\x1b[31m",), "compare: error: unrecognized arguments: a b\\x1b[31m\n"),
+            (("--recipe", "broken.yml"), "compare: broken.yml is no YAML: while parsing a flow"),
+        ],
+    )
+    def test_is_told_in_one_line(self, capsys, tmp_path, monkeypatch, arguments, message):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "broken.yml").write_text("lstm: [")
+        err = refused(capsys, "compare", *arguments, "--out", "out")
+        assert message in err
+        assert err.endswith("\n")
+        assert (
+            err[err.index("\ncompare: ") + 1 :].count("\n") == 1
+            if "usage" in err
+            else (err.count("\n") == 1)
+        )
+
+    def test_a_file_of_choices_that_cannot_be_read_is_named_by_its_option(
+        self, capsys, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(options, "check_extra", lambda *_: None)
+        out = str(tmp_path / "found.yml")
+        err = refused(capsys, "tune", "--env", "TMaze-v0", "--space", "nowhere.yml", "--out", out)
+        assert "tune: --space: [Errno 2] No such file or directory: 'nowhere.yml'\n" in err
 
     def test_a_folder_that_cannot_be_written(self, capsys, tmp_path):
         (tmp_path / "file").write_text("")

@@ -195,6 +195,17 @@ class TestArms:
             check_installed(ARMS["sb3-contrib"])
 
 
+def test_what_a_network_makes_of_its_arguments_names_policy_kwargs():
+    recipe = recipe_for("lstm", FLICKERING)
+    changed = recipe.with_changes(
+        find_arm("lstm"), {"policy_kwargs": "dict(activation_fn=nn.Linear)"}
+    )
+    one = RunSpec("lstm", FLICKERING, 0, hyperparams=changed.as_mapping())
+    message = r"arm lstm cannot be made with policy_kwargs \{'activation_fn': 'nn.Linear'\}: Linear"
+    with pytest.raises(ValueError, match=message):
+        make_model(one, make_training_env(one))
+
+
 class TestArmsOfUsers:
     def test_any_factory_of_an_algorithm_is_one(self):
         one = RunSpec("arms_of_users:a2c", FLICKERING, 3)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import math
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 
@@ -36,6 +37,15 @@ from thrust_pomdp.experiment.recipes import (
     why_general,
 )
 from thrust_pomdp.experiment.report.terms import Terms, read_kept
+
+
+class Parser(ArgumentParser):
+    """argparse's, which tells in one line what is wrong, whatever the text it was given."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with 2."""
+        super().error(one_line(message))
+
 
 #: Arms that are trained unless others are named.
 DEFAULT_ARMS = ("lstm", "mlp")
@@ -75,7 +85,7 @@ not_negative_number = _parser(_finite, 0)
 def make_parser(about: str | None, prog: str | None = None, **kwargs: Any) -> ArgumentParser:
     """Return a parser whose help shows a module's docstring as it is written."""
     shown = argparse.RawDescriptionHelpFormatter
-    return ArgumentParser(prog, description=about, formatter_class=shown, **kwargs)
+    return Parser(prog, description=about, formatter_class=shown, **kwargs)
 
 
 def add_env_options(parser: ArgumentParser, default: str | None = "FlickeringCartPole-v0") -> None:
@@ -257,7 +267,9 @@ def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> N
     except gym.error.Error as error:
         raise ValueError(f"{error}{_hint_of_module(env_id)}") from error
     except Exception as error:  # whatever environments of others do
-        raise ValueError(f"env {env_id} cannot be made: {error}") from error
+        given = "".join(f", {name}:{value!r}" for name, value in env_kwargs.items())
+        with_ = f" with {given[2:]}" if given else ""
+        raise ValueError(f"env {env_id} cannot be made{with_}: {error}") from error
     try:
         for name in arms:
             check_spaces(find_arm(name), env.observation_space, env.action_space)
@@ -285,7 +297,10 @@ def recipes_of(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
                 "--memoryless and --with-memory are for arms of your own among "
                 f"{', '.join(args.arms)}, got {arm}"
             )
-    given = {} if args.recipe is None else read_recipes(args.recipe, args.arms, args.env)
+    given: dict[str, Recipe] = {}
+    if args.recipe is not None:
+        with naming("--recipe"):
+            given = read_recipes(args.recipe, args.arms, args.env)
     for key, _ in args.hyperparams:
         prefix = key.rpartition(".")[0]
         if prefix and prefix not in args.arms:
@@ -328,6 +343,25 @@ def notes_on_general_recipes(args: argparse.Namespace) -> list[str]:
     return [f"Recipes are the general ones, none was tuned for this environment: {reason}."]
 
 
+@contextlib.contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Let a file that cannot be read name the option that it was given to."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{option}: {error}") from error
+
+
+def one_line(message: str) -> str:
+    r"""Lay out a message in one line; what cannot be printed is spelled out.
+
+    >>> one_line("no such folder: a\nb\x1b[31m")
+    'no such folder: a b\\x1b[31m'
+    """
+    joined = " ".join(part.strip() for part in message.splitlines())
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in joined)
+
+
 def arm_list(text: str) -> str:
     """Parse the name of an arm."""
     try:
@@ -354,7 +388,7 @@ def command(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
             try:
                 return function(arguments)
             except (ValueError, OSError, ImportError) as error:
-                print(f"{name}: {error}", file=sys.stderr)
+                print(f"{name}: {one_line(str(error))}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
                 print(f"{name}: interrupted", file=sys.stderr)

@@ -102,7 +102,8 @@ def _space(args: argparse.Namespace) -> Space | None:
     """
     arm = find_arm(args.arm)
     if args.space is not None:
-        return read_space(args.space, arm, recipe_for(args.arm, args.env))
+        with options.naming("--space"):
+            return read_space(args.space, arm, recipe_for(args.arm, args.env))
     if arm.is_users:
         raise ValueError(
             f"arm {args.arm} is your own, so only you know what to choose from: --space FILE.yml, "
