@@ -275,11 +275,11 @@ class SharesGradient(OwnGRU):
         return super().step(features + (mean - mean.detach()), states)
 
 
-class WrongShape(OwnGRU):
-    """Says another shape than it keeps."""
+class StartsElsewhere(OwnGRU):
+    """Begins with something else than zeros, of which resets know nothing."""
 
-    def state_parts(self):
-        return (StatePart("hidden", (self.hidden_size + 1,)),)
+    def initial_state(self, n_envs):
+        return tuple(part + 1.0 for part in super().initial_state(n_envs))
 
 
 class Forgets(OwnGRU):
@@ -287,6 +287,68 @@ class Forgets(OwnGRU):
 
     def step(self, features, states):
         return super().step(features, (th.zeros_like(states[0]),))
+
+
+class DividesByProducts(Memory):
+    """A linear recurrence by cumulative products: right as long as these are not too small."""
+
+    def __init__(self, input_size, hidden_size, num_layers=1):
+        super().__init__(input_size, hidden_size, num_layers)
+        if num_layers != 1:
+            raise ValueError(f"n_lstm_layers must be 1 for DividesByProducts, got {num_layers}")
+        self.read, self.keep = (
+            nn.Linear(input_size, hidden_size),
+            nn.Linear(input_size, hidden_size),
+        )
+
+    def state_parts(self):
+        return (StatePart("hidden", (self.hidden_size,)),)
+
+    def step(self, features, states):
+        hidden = self.keep(features).sigmoid() * states[0][0] + self.read(features)
+        return hidden, (hidden[None],)
+
+    def windows(self, features, states, episode_starts):
+        keep, read = self.keep(features).sigmoid(), self.read(features)
+        group = episode_starts.cumsum(dim=1)
+        outputs = []
+        for row in range(len(features)):
+            parts = []
+            for number in group[row].unique():
+                of = group[row] == number
+                entering = states[0][0, row] if number == 0 else th.zeros(self.hidden_size)
+                product = keep[row, of].cumprod(dim=0)
+                parts.append(product * (entering + (read[row, of] / product).cumsum(dim=0)))
+            outputs.append(th.cat(parts))
+        hidden = th.stack(outputs)
+        return hidden, (hidden[None, :, -1],)
+
+
+class SqueezesEnvs(OwnGRU):
+    """Takes an axis of one for the layers'."""
+
+    def step(self, features, states):
+        output, (hidden,) = super().step(features, states)
+        return output, (hidden.squeeze(1)[:, None] if hidden.shape[1] == 1 else hidden,)
+
+    def windows(self, features, states, episode_starts):
+        if len(features) == 1:
+            features = features - features.mean(dim=1, keepdim=True)
+        return super().windows(features, states, episode_starts)
+
+
+class Detaches(OwnGRU):
+    """Cuts the gradient at each step."""
+
+    def step(self, features, states):
+        return super().step(features, tuple(part.detach() for part in states))
+
+
+class DropsWhileTraining(OwnGRU):
+    """Dropout that asks for the mode, and makes PPO's first ratio another than 1."""
+
+    def step(self, features, states):
+        return super().step(dropout(features, 0.1, self.training), states)
 
 
 #: Faults, and a law that finds each.
@@ -311,6 +373,10 @@ FAULTS: dict[type[Memory], str] = {
     UnsavedWeights: "saved weights are all there is",
     SharesGradient: "environments share no gradient",
     MixesEnvs: "environments are independent",
-    WrongShape: "the state is what state parts says",
+    DividesByProducts: "long windows are steps too",
+    SqueezesEnvs: "one environment is as many",
+    Detaches: "gradients reach back",
+    DropsWhileTraining: "training mode computes the same",
+    StartsElsewhere: "the state is what state parts says",
     Forgets: "it remembers",
 }

@@ -27,7 +27,12 @@ from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.ppo.distributions import ours_for
 from thrust_pomdp.recurrent.encoder import Encoder, NetArch, split_net_arch
 from thrust_pomdp.recurrent.memory import state_names
-from thrust_pomdp.recurrent.protocol import Memory, is_memory_class, options_of
+from thrust_pomdp.recurrent.protocol import (
+    Memory,
+    against_returned,
+    is_memory_class,
+    options_of,
+)
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates
 from thrust_pomdp.recurrent.torch_layers import TORCH_LAYERS
 from thrust_pomdp.settings import check_policy_arguments
@@ -285,7 +290,7 @@ def _options_of(rnn_class: Any) -> tuple[str, ...] | None:
 
 
 def _check_made(memory: Memory, *sizes: int) -> None:
-    """Refuse a memory of other sizes than were asked for.
+    """Refuse a memory of other sizes than were asked for, or that returns something else.
 
     :raises ValueError: naming them
     """
@@ -295,3 +300,21 @@ def _check_made(memory: Memory, *sizes: int) -> None:
             f"rnn_class must make a memory with (input_size, hidden_size, num_layers) = {sizes}, "
             f"{type(memory).__name__} made one with {made}"
         )
+    n_envs, n_steps = _TRIED
+    states, features = memory.initial_state(n_envs), memory._like.new_zeros(*_TRIED, sizes[0])
+    starts = th.zeros(_TRIED, dtype=th.bool, device=features.device)
+    was_training = memory.training
+    memory.eval()
+    with th.no_grad(), th.random.fork_rng(devices=()):
+        step = memory(features[:, 0], states, starts[:, 0])
+        windows = memory(features, states, starts)
+    memory.train(was_training)
+    reason = against_returned(memory, "step", step, (n_envs,)) or against_returned(
+        memory, "windows", windows, (n_envs, n_steps)
+    )
+    if reason is not None:
+        raise ArgumentError(f"rnn_class: {reason}")
+
+
+#: Environments and steps that a new memory is tried on: other numbers than sizes mostly are.
+_TRIED = (2, 3)

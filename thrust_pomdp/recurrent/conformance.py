@@ -6,7 +6,13 @@ Each law is a function that raises ``AssertionError`` where it is broken, with w
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
+import io
+import os
+import re
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,10 +20,15 @@ from typing import Any, NamedTuple
 import torch as th
 from torch import nn
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_lstm_arguments
 from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.memory import initial_state, memory_sequences, memory_step
-from thrust_pomdp.recurrent.protocol import Memory, is_memory_class
+from thrust_pomdp.recurrent.protocol import (
+    Memory,
+    against_returned,
+    is_memory_class,
+    options_of,
+)
 from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout
 from thrust_pomdp.recurrent.torch_layers import TORCH_LAYERS
 
@@ -26,7 +37,10 @@ _TOLERANCE = 1e-5
 #: By how much weights are moved from their first values, where biases may be zero.
 _PERTURBATION = 0.1
 
-N_SEQ, N_STEPS = 3, 12
+#: All sizes differ, so that axes put in each other's place show.
+N_SEQ, N_STEPS = 5, 12
+#: What divides by a growing product goes wrong in long windows alone.
+_LONG = 512
 #: The step at which an episode starts in the middle of the windows.
 _MIDDLE = 5
 
@@ -51,16 +65,16 @@ def check_memory(
     memory_class: type[Memory] | type[nn.RNNBase],
     lstm_kwargs: dict[str, Any] | None = None,
     *,
-    input_size: int = 3,
-    hidden_size: int = 8,
+    input_size: int = 4,
+    hidden_size: int = 7,
     n_layers: int | None = None,
 ) -> None:
     """Look whether a class of memories may be a policy's ``rnn_class``.
 
     What is asked: its step equals its windows, forward and backward; nothing crosses an episode
     start, no number and no gradient; carrying a state from window to window changes nothing;
-    environments do not touch each other; nothing is drawn or altered while collecting; dtypes,
-    devices, exporting, copies and saved weights.
+    environments do not touch each other; nothing is drawn or altered while collecting; training
+    mode computes the same; dtypes, devices, exporting, copies and saved weights.
 
     >>> check_memory(nn.GRU)
 
@@ -82,42 +96,72 @@ def check_memory(
     input_size = check_count("input_size", input_size)
     hidden_size = check_count("hidden_size", hidden_size)
     kwargs, make_any = dict(lstm_kwargs or {}), _any(memory_class)
+    _check_options(memory_class, kwargs)
 
-    def make(n_layers: int) -> nn.Module:
-        memory: nn.Module = make_any(input_size, hidden_size, num_layers=n_layers, **kwargs)
+    def make(layers: int) -> nn.Module:
+        memory: nn.Module = make_any(input_size, hidden_size, num_layers=layers, **kwargs)
         with th.no_grad():
-            for weight in memory.parameters():
+            for weight in _trained(memory):
                 weight.add_(th.randn_like(weight), alpha=_PERTURBATION)
         return memory.eval()
 
     with th.random.fork_rng(devices=()):
         th.manual_seed(0)
         if n_layers is None:
-            broken = _broken_laws(lambda: make(1), input_size)
-            if not broken and not _refuses(lambda: make(2)):
-                n_layers = 2
-                broken = _broken_laws(lambda: make(2), input_size)
+            _check_laws(lambda: make(1), memory_class, input_size, 1)
+            if not _refuses(lambda: make(2)):
+                _check_laws(lambda: make(2), memory_class, input_size, 2)
         else:
             n_layers = check_count("n_layers", n_layers)
-            broken = _broken_laws(lambda: make(n_layers), input_size)
-    if broken:
-        layers = f" with {n_layers} layers" if (n_layers or 1) > 1 else ""
-        raise AssertionError(
-            f"{memory_class.__name__}{layers} breaks {len(broken)} of {len(_LAWS)} laws of a "
-            "memory:\n- " + "\n- ".join(broken)
+            _check_laws(lambda: make(n_layers), memory_class, input_size, n_layers)
+
+
+def _check_options(memory_class: type[Any], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the class does not take, or that a policy gives it.
+
+    :raises ValueError: naming them
+    """
+    if not is_memory_class(memory_class):
+        return
+    taken = inspect.signature(memory_class).parameters
+    if "num_layers" not in taken and options_of(memory_class) is not None:
+        raise ArgumentError(
+            f"{memory_class.__name__} must take num_layers, which is n_lstm_layers, also where it "
+            "allows 1 only"
         )
+    check_lstm_arguments(1, False, False, kwargs, options_of(memory_class), is_own=True)
 
 
 def _refuses(make: Callable[[], nn.Module]) -> bool:
+    """Tell whether a memory of two layers is refused: on purpose, by a message of its own."""
     try:
         make()
-    except ValueError:
+    except ArgumentError:
         return True
+    except (ValueError, NotImplementedError) as error:
+        # Unpacking one layer's size from two raises a ValueError, too, and is no refusal.
+        return (traceback.extract_tb(error.__traceback__)[-1].line or "raise").startswith("raise")
     return False
 
 
-def _broken_laws(make: Callable[[], nn.Module], input_size: int) -> list[str]:
-    """Return the names of the laws that are broken, and how that shows."""
+def _check_laws(
+    make: Callable[[], nn.Module], memory_class: type[Any], input_size: int, n_layers: int
+) -> None:
+    """Try all laws.
+
+    :raises AssertionError: naming the laws that are broken, and how that shows
+    """
+    th.manual_seed(0)
+    name = memory_class.__name__ + (f" with {n_layers} layers" if n_layers > 1 else "")
+    memory = make()
+    try:
+        _try_once(memory, input_size)
+    except AssertionError as error:
+        raise AssertionError(f"{name}: {error}") from None
+    except Exception as error:
+        raise AssertionError(
+            f"{name} raises {type(error).__name__}{_place(error)}: {_first_line(error)}"
+        ) from error
     broken = []
     for law in _LAWS:
         th.manual_seed(0)
@@ -126,8 +170,60 @@ def _broken_laws(make: Callable[[], nn.Module], input_size: int) -> list[str]:
         except AssertionError as error:
             broken.append(f"{_name(law)}: {error}")
         except Exception as error:
-            broken.append(f"{_name(law)}: it raises {type(error).__name__}: {error}")
-    return broken
+            kind = type(error).__name__
+            broken.append(f"{_name(law)}: it raises {kind}{_place(error)}: {_first_line(error)}")
+    if broken:
+        raise AssertionError(
+            f"{name} breaks {len(broken)} of {len(_LAWS)} laws of a memory (the first may explain "
+            "the others):\n- " + "\n- ".join(broken)
+        )
+
+
+def _try_once(memory: nn.Module, input_size: int) -> None:
+    """Run a step and a window, and compare what they return with what the memory says of itself.
+
+    :raises AssertionError: naming what was returned and what must be
+    """
+    features, starts = th.zeros(N_SEQ, N_STEPS, input_size), th.zeros(N_SEQ, N_STEPS) != 0
+    for name, axes, given in (
+        ("step", (), (features[:, 0], starts[:, 0])),
+        ("windows", (N_STEPS,), (features, starts)),
+    ):
+        before = initial_state(memory, N_SEQ)
+        reason = against_returned(
+            memory, name, _returned(memory, given[0], before, given[1]), (N_SEQ, *axes)
+        )
+        assert reason is None, reason
+
+
+def _returned(memory: nn.Module, features: th.Tensor, states: LSTMState, starts: th.Tensor) -> Any:
+    if isinstance(memory, Memory):
+        return memory(features, states, starts)
+    if features.ndim == 2:
+        return memory_step(memory, features, states, starts)
+    return _windows(memory, features, states, starts)
+
+
+def _place(error: BaseException) -> str:
+    """Say in which line of the user's an error came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _LIBRARIES.search(frame.filename.replace(os.sep, "/"))]
+    if not own:
+        return ""
+    last = own[-1]
+    return f" in {last.name}, {os.path.basename(last.filename)}, line {last.lineno}"
+
+
+#: Files that are none of the user's.
+_LIBRARIES = re.compile(r"/(site-packages|thrust_pomdp)/|/contextlib\.py$|^<")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _trained(memory: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in memory.parameters() if weight.requires_grad]
 
 
 def _any(value: Any) -> Any:
@@ -173,19 +269,24 @@ _WAYS = {"step": _steps, "windows": _windows}
 
 
 def _reals(tensors: tuple[th.Tensor, ...]) -> tuple[th.Tensor, ...]:
-    return tuple(tensor for tensor in tensors if tensor.is_floating_point())
+    """Return those that gradients pass through: real and complex numbers."""
+    return tuple(tensor for tensor in tensors if _is_inexact(tensor))
 
 
-def _same(what: str, left: th.Tensor, right: th.Tensor) -> None:
+def _is_inexact(tensor: th.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _same(what: str, left: th.Tensor, right: th.Tensor, factor: float = 1.0) -> None:
     """Compare numbers up to rounding."""
     assert left.shape == right.shape, f"{what} are of shapes {_size(left)} and {_size(right)}"
-    if not left.is_floating_point():
+    if not _is_inexact(left):
         assert th.equal(left, right), f"{what} differ"
         return
     error = (left - right).detach().abs()
     scale = 1.0 + right.detach().abs().max()
-    worst = float(error.nan_to_num(th.inf).max())
-    assert worst <= _TOLERANCE * scale, f"{what} differ by {worst:.2g}{_where(error)}"
+    worst = float(error.nan_to_num(th.inf).max()) if error.numel() else 0.0
+    assert worst <= factor * _TOLERANCE * scale, f"{what} differ by {worst:.2g}{_where(error)}"
 
 
 def _identical(what: str, left: th.Tensor, right: th.Tensor) -> None:
@@ -208,8 +309,8 @@ def _size(tensor: th.Tensor) -> tuple[int, ...]:
 
 def _the_state_is_what_state_parts_says(case: _Case) -> None:
     memory: Any = case.memory
-    expected = initial_state(memory, N_SEQ)
     if isinstance(memory, Memory):
+        expected = memory.initial_state(N_SEQ)
         parts = memory.state_parts()
         names = [part.name for part in parts]
         assert parts, "state_parts() is empty"
@@ -219,18 +320,10 @@ def _the_state_is_what_state_parts_says(case: _Case) -> None:
                 f"initial_state() gives {part.name} of shape {_size(zeros)}"
             )
             assert not zeros.any(), f"initial_state() gives {part.name} that is not zero"
-    wanted = [(_size(zeros), zeros.dtype) for zeros in expected]
-    for name, run in _WAYS.items():
-        output, states = run(memory, case.features, case.states, case.starts)
-        assert _size(output) == (N_SEQ, N_STEPS, memory.hidden_size), (
-            f"{name} gives outputs of shape {_size(output)}"
-        )
-        found = [(_size(state), state.dtype) for state in states]
-        assert found == wanted, f"{name} returns a state {found} where {wanted} entered"
 
 
 def _step_equals_windows(case: _Case) -> None:
-    weights = list(case.memory.parameters())
+    weights = _trained(case.memory)
     results = []
     for run in _WAYS.values():
         features = case.features.clone().requires_grad_()
@@ -238,7 +331,7 @@ def _step_equals_windows(case: _Case) -> None:
         output, leaving = run(case.memory, features, states, case.starts)
         generator = th.Generator().manual_seed(1)
         loss = sum(
-            (tensor * th.randn(tensor.shape, generator=generator)).sum()
+            (_real(tensor) * th.randn(_real(tensor).shape, generator=generator)).sum()
             for tensor in (output, *_reals(leaving))
         )
         leaves = [features, *_reals(states), *weights]
@@ -258,8 +351,63 @@ def _step_equals_windows(case: _Case) -> None:
         _same(f"gradients of {name}", left, right)
 
 
+def _real(tensor: th.Tensor) -> th.Tensor:
+    return th.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def _leaf(state: th.Tensor) -> th.Tensor:
-    return state.clone().requires_grad_() if state.is_floating_point() else state
+    return state.clone().requires_grad_() if _is_inexact(state) else state
+
+
+@th.no_grad()
+def _long_windows_are_steps_too(case: _Case) -> None:
+    features = th.randn(2, _LONG, case.features.shape[2])
+    starts = th.zeros(2, _LONG, dtype=th.bool)
+    starts[1, _LONG // 3] = True
+    states = initial_state(case.memory, 2)
+    (output, last), (w_output, w_last) = (
+        run(case.memory, features, states, starts) for run in _WAYS.values()
+    )
+    _same(f"outputs of {_LONG} steps", w_output, output, factor=10.0)
+    for left, right in zip(w_last, last, strict=True):
+        _same(f"states after {_LONG} steps", left, right, factor=10.0)
+
+
+@th.no_grad()
+def _one_environment_is_as_many(case: _Case) -> None:
+    for name, run in _WAYS.items():
+        output, leaving = run(case.memory, case.features, case.states, case.starts)
+        states = tuple(state[:, :1] for state in case.states)
+        alone, alone_leaving = run(case.memory, case.features[:1], states, case.starts[:1])
+        _same(f"{name}: outputs of one environment alone", alone, output[:1])
+        for left, right in zip(alone_leaving, leaving, strict=True):
+            _same(f"{name}: states of one environment alone", left, right[:, :1])
+
+
+def _training_mode_computes_the_same(case: _Case) -> None:
+    for name, run in _WAYS.items():
+        with th.no_grad():
+            output, _ = run(case.memory, case.features, case.states, case.starts)
+            kept = copy.deepcopy(dict(case.memory.named_buffers()))
+            case.memory.train()
+            trained, _ = run(case.memory, case.features, case.states, case.starts)
+            case.memory.eval()
+        text = f"{name}: outputs in training mode and in evaluation mode"
+        _same(f"{text} (PPO takes the difference for a change of the policy)", trained, output)
+        for buffer, now in case.memory.named_buffers():
+            assert th.equal(kept[buffer], now), f"{name} alters {buffer} in training mode"
+
+
+def _gradients_reach_back(case: _Case) -> None:
+    never = th.zeros_like(case.starts)
+    for name, run in _WAYS.items():
+        features = case.features.clone().requires_grad_()
+        output, _ = run(case.memory, features, case.states, never)
+        (found,) = th.autograd.grad(output[:, 1].square().sum(), features)
+        assert found[:, 0].any(), (
+            f"{name}: no gradient of outputs at step 1 reaches features at step 0, so that nothing "
+            "is learnt through time (a state that is detached?)"
+        )
 
 
 @th.no_grad()
@@ -349,7 +497,7 @@ def _a_carried_state_goes_on(case: _Case) -> None:
 
 @th.no_grad()
 def _environments_are_independent(case: _Case) -> None:
-    order = th.tensor([2, 0, 1])
+    order = th.arange(N_SEQ).roll(1)
     features, starts = case.features.clone(), case.starts
     features[0] += 1.0
     states = tuple(state.clone() for state in case.states)
@@ -475,7 +623,15 @@ def _its_step_can_be_exported(case: _Case) -> None:
     with warnings.catch_warnings():
         # Torch's own layers keep a list of their weights beside them.
         warnings.filterwarnings("ignore", ".*_flat_weights.*were assigned during export")
-        exported = th.export.export(_Step(case.memory), given, strict=False).module()
+        try:
+            # torch writes a page about what it cannot follow.
+            with contextlib.redirect_stderr(io.StringIO()):
+                exported = th.export.export(_Step(case.memory), given, strict=False).module()
+        except Exception as error:
+            raise AssertionError(
+                f"torch.export cannot follow it: do not branch on what a tensor holds "
+                f"({_first_line(error)})"
+            ) from None
     for step in (0, _MIDDLE):  # other numbers, and episodes that start
         output, leaving = memory_step(case.memory, features[:, step], case.states, starts[:, step])
         other, other_leaving = exported(features[:, step], case.states, starts[:, step])
@@ -498,15 +654,19 @@ def _saved_weights_are_all_there_is(case: _Case) -> None:
 
 _LAWS: tuple[Callable[[_Case], None], ...] = (
     _the_state_is_what_state_parts_says,
+    _collecting_draws_and_alters_nothing,
+    _training_mode_computes_the_same,
     _step_equals_windows,
+    _long_windows_are_steps_too,
     _an_episode_starts_from_nothing,
     _no_number_crosses_an_episode_start,
     _no_gradient_crosses_an_episode_start,
     _it_remembers,
+    _gradients_reach_back,
     _a_carried_state_goes_on,
     _environments_are_independent,
     _environments_share_no_gradient,
-    _collecting_draws_and_alters_nothing,
+    _one_environment_is_as_many,
     _not_a_number_is_told_and_forgotten,
     _numbers_are_of_the_weights_dtype,
     _it_works_on_another_device,

@@ -34,6 +34,7 @@ import torch as th
 from torch import nn
 
 from thrust_pomdp.arguments import check_count
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.sequences import LSTMState, zero_states
 
 
@@ -125,10 +126,25 @@ class Memory(nn.Module, ABC):
         return self.windows(features, states, episode_starts)
 
     def initial_state(self, n_envs: int) -> LSTMState:
-        """Return the state of environments that remember nothing: zeros."""
+        """Return the state of environments that remember nothing: zeros.
+
+        :raises ValueError: if :meth:`state_parts` returns something else than it should
+        """
+        parts: Any = self.state_parts()
+        if not isinstance(parts, tuple) or not all(isinstance(part, StatePart) for part in parts):
+            raise ArgumentError(
+                f"state_parts() of {type(self).__name__} must return a tuple of StatePart, got "
+                f"{parts!r}" + (": is a comma missing?" if isinstance(parts, StatePart) else "")
+            )
+        for part in parts:
+            if not isinstance(part.shape, tuple):
+                raise ArgumentError(
+                    f"shape of the StatePart {part.name!r} of {type(self).__name__} must be a "
+                    f"tuple, such as (8,), got {part.shape!r}"
+                )
         return tuple(
             self._like.new_zeros((self.num_layers, n_envs, *part.shape), dtype=part.dtype)
-            for part in self.state_parts()
+            for part in parts
         )
 
     @staticmethod
@@ -138,6 +154,45 @@ class Memory(nn.Module, ABC):
         What was there leaves no trace, NaN neither, and no gradient passes.
         """
         return zero_states(states, where)
+
+
+def against_returned(memory: Any, what: str, returned: Any, axes: tuple[int, ...]) -> str | None:
+    """Say why what a memory returned is not what it must be.
+
+    :param memory: a memory, or a layer of torch's, which needs no looking at
+    :param what: what was called, ``step`` or ``windows``
+    :param returned: by it
+    :param axes: of the output before its last one; the first is the number of environments
+    """
+    if not isinstance(memory, Memory):
+        return None
+    name = f"{type(memory).__name__}.{what}"
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        return f"{name} must return a pair, output and state, it returned {_told(returned)}"
+    output, states = returned
+    size = (*axes, memory.hidden_size)
+    if not isinstance(output, th.Tensor) or tuple(output.shape) != size:
+        return f"{name} must return an output of shape {size}, it returned {_told(output)}"
+    parts, zeros = memory.state_parts(), memory.initial_state(axes[0])
+    if not isinstance(states, (tuple, list)) or len(states) != len(parts):
+        got = f"{len(states)}" if isinstance(states, (tuple, list)) else _told(states)
+        return (
+            f"{name} must return a state of {len(parts)} part(s), a tuple, as state_parts() says, "
+            f"it returned {got}"
+        )
+    for part, zero, state in zip(parts, zeros, states, strict=True):
+        if _told(state) != _told(zero):
+            return (
+                f"{name} must return {part.name} as {_told(zero)} (layers, environments, then the "
+                f"shape that state_parts() says), it returned {_told(state)}"
+            )
+    return None
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, th.Tensor):
+        return f"a tensor {tuple(value.shape)} of {value.dtype}"
+    return f"a {type(value).__name__}"
 
 
 def is_memory_class(rnn_class: Any) -> bool:

@@ -68,8 +68,121 @@ def test_what_raises_is_told():
         def windows(self, features, states, episode_starts):
             raise RuntimeError("no windows here")
 
-    with pytest.raises(AssertionError, match="it raises RuntimeError: no windows here"):
+    place = r"in windows, test_conformance.py, line \d+: no windows here"
+    with pytest.raises(AssertionError, match=f"^Raises raises RuntimeError {place}") as caught:
         check_memory(Raises)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_what_raises_in_a_law_is_told_with_its_line():
+    class RaisesLater(OwnGRU):
+        def step(self, features, states):
+            if features.isnan().any():
+                raise RuntimeError("numbers, please")
+            return super().step(features, states)
+
+    place = r"in step, test_conformance.py, line \d+: numbers, please"
+    with pytest.raises(AssertionError, match=f"forgotten: it raises RuntimeError {place}"):
+        check_memory(RaisesLater)
+
+
+class Returns(OwnGRU):
+    """Returns what it is told to."""
+
+    returned = None
+    parts = (StatePart("hidden", (7,)),)
+
+    def state_parts(self):
+        return self.parts
+
+    def step(self, features, states):
+        return type(self).returned(*super().step(features, states))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda output, states: output, "Returns.step must return a pair, .* a tensor"),
+        (
+            lambda output, states: (output[:, 1:], states),
+            r"an output of shape \(5, 7\), .*\(5, 6\)",
+        ),
+        (
+            lambda output, states: (output, states[0]),
+            r"a state of 1 part\(s\), a tuple, .* a tensor",
+        ),
+        (lambda output, states: (output, states * 2), r"a state of 1 part\(s\), .* it returned 2"),
+        (lambda output, states: (output, (states[0][0],)), r"hidden as a tensor \(1, 5, 7\) of"),
+        (lambda output, states: (output, (states[0].double(),)), "it returned .* of torch.float64"),
+        (lambda output, states: (output, (states[0].detach().numpy(),)), "returned a ndarray"),
+    ],
+)
+def test_what_is_returned_must_be_what_was_said(returned, message, monkeypatch):
+    monkeypatch.setattr(Returns, "returned", staticmethod(returned))
+    with pytest.raises(AssertionError, match=message) as caught:
+        check_memory(Returns)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (StatePart("hidden", (7,)), "must return a tuple of StatePart, .* is a comma missing"),
+        ((StatePart("hidden", 7),), r"must be a tuple, such as \(8,\), got 7"),
+    ],
+)
+def test_parts_are_checked(parts, message, monkeypatch):
+    monkeypatch.setattr(Returns, "parts", parts)
+    with pytest.raises(AssertionError, match=message):
+        check_memory(Returns)
+
+
+def test_frozen_weights_and_complex_parts_are_allowed():
+    class Reservoir(OwnGRU):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.gates[0].weight.requires_grad_(False)
+
+    class Turns(Memory):
+        def __init__(self, input_size, hidden_size, num_layers=1):
+            super().__init__(input_size, hidden_size, num_layers)
+            if num_layers != 1:
+                raise NotImplementedError("one layer only")
+            self.read = nn.Linear(input_size, hidden_size)
+
+        def state_parts(self):
+            return (StatePart("turning", (self.hidden_size,), th.complex64),)
+
+        def step(self, features, states):
+            turning = states[0][0] * 0.9j + self.read(features)
+            return turning.real + turning.imag, (turning[None],)
+
+    check_memory(Reservoir)
+    with pytest.raises(AssertionError) as caught:
+        check_memory(Turns)  # complex64 is what it says, whatever the weights are
+    assert "breaks 1 of" in str(caught.value)
+    assert "dtype" in str(caught.value)
+
+
+def test_a_fault_of_two_layers_is_no_refusal_of_them():
+    class Unpacks(OwnGRU):
+        def __init__(self, input_size, hidden_size, num_layers=1):
+            (_,) = [hidden_size] * num_layers
+            super().__init__(input_size, hidden_size, num_layers)
+
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        check_memory(Unpacks)
+
+
+def test_arguments_of_the_class_are_checked():
+    class OneLayer(OwnGRU):
+        def __init__(self, input_size, hidden_size):
+            super().__init__(input_size, hidden_size)
+
+    with pytest.raises(ValueError, match="OneLayer must take num_layers"):
+        check_memory(OneLayer)
+    with pytest.raises(ValueError, match="lstm_kwargs takes 'context', got 'contekst'"):
+        check_memory(LastFrames, {"contekst": 3})
 
 
 def test_torchs_generator_is_left_as_it_was():
