@@ -69,9 +69,9 @@ class Given(ActionNoise):
         super().__init__(0, len(numbers))
         self.numbers = np.array(numbers, float)
 
-    def uniforms(self, width: int) -> Any:
+    def uniforms(self, width: int, how: Any = None) -> Any:
         assert width == self.numbers.shape[1]
-        return self.numbers
+        return self.numbers if how is None else how(self.numbers)
 
     normals = matrices = uniforms
 
@@ -130,11 +130,16 @@ class TestActionsOfKnownNumbers:
         th.testing.assert_close(distribution.sample(), matrices.sum(dim=1))
         th.testing.assert_close(distribution.exploration_mat, matrices[0])
 
-    @pytest.mark.parametrize("dtype", [th.float32, th.float64])
-    def test_what_has_no_probability_is_not_chosen_where_rounding_reaches_the_end(self, dtype):
-        probabilities = th.tensor([[0.0, 0.5, 0.5, 0.0]], dtype=dtype)
-        assert chosen(probabilities, th.ones(1, dtype=dtype)).item() == 2
-        assert chosen(probabilities, th.zeros(1, dtype=dtype)).item() == 1
+    @pytest.mark.parametrize(("dtype", "step"), [(th.float32, 2**-24), (th.float64, 2**-53)])
+    def test_what_has_no_probability_is_not_chosen_by_the_extreme_numbers(self, dtype, step):
+        """Whatever the sum of the others is rounded to."""
+        generator = th.Generator().manual_seed(0)
+        logits = 3 * th.randn(20_000, 6, generator=generator)
+        logits[:, [0, 2, 5]] = -th.inf
+        probabilities = th.log_softmax(logits, dim=1).exp()
+        for number in (0.0, 1 - step):
+            actions = chosen(probabilities, th.full((20_000,), number, dtype=dtype))
+            assert (probabilities.gather(1, actions[:, None]) > 0).all()
 
     def test_a_probability_that_single_precision_would_round_away_is_met(self):
         logits = th.tensor([[0.0, -20.0]])
@@ -287,6 +292,23 @@ class TestStreams:
     def test_states_that_cannot_be(self, state):
         with pytest.raises(ValueError, match="must be"):
             ActionNoise(0, 1).set_state(state)
+
+    def test_a_block_is_converted_once(self):
+        noise, plain, n_calls = ActionNoise(5, 2), ActionNoise(5, 2), []
+
+        def how(numbers: np.ndarray) -> th.Tensor:
+            n_calls.append(len(numbers))
+            return th.from_numpy(numbers).float()
+
+        for _ in range(130):
+            for one in (noise, plain):
+                one.begin()
+            for _ in range(2):  # the second draw of a step comes alone
+                converted, numbers = noise.normals(3, how), plain.normals(3)
+                assert np.array_equal(converted, numbers.astype(np.float32))
+            noise.advance()
+            plain.advance()
+        assert sorted(n_calls) == [1] * 130 + [64] * 3
 
     def test_can_be_copied(self):
         noise = ActionNoise(3, 2)
