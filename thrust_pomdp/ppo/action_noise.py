@@ -97,6 +97,10 @@ class ActionNoise:
         self._generator, self._state = np.random.Generator(bits), bits.state
         self._forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be drawn again: a conversion is a function that nobody can pickle."""
+        return {**vars(self), "_blocks": {}}
+
     def _forget(self) -> None:
         #: (kind, width, conversion) -> the block that is kept, of how many environments it is, and
         #: its numbers step by step, [n_envs, width] each.

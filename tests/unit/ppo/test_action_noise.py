@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import pickle
 import random
 import zipfile
 from collections.abc import Callable
@@ -785,6 +786,25 @@ class TestPredict:
         numbers = ActionNoise(3, 4, purpose=ACTING).normals(2)
         expected = np.clip(mean + math.exp(-2.0) * numbers, -1, 1)
         np.testing.assert_allclose(actions, expected, rtol=0, atol=1e-6)
+
+    def test_a_policy_that_was_asked_can_be_copied_and_pickled(self):
+        model = CASES["Box"].model()
+        self.actions(model, 3)
+        twins = [copy.deepcopy(model.policy), pickle.loads(pickle.dumps(model.policy))]
+        expected = self.actions(model)
+        for twin in twins:
+            assert self.actions(twin) == expected
+
+    def test_torch_may_be_in_inference_mode_when_numbers_are_made(self):
+        model = CASES["Box"].model()
+        model.policy.seed_actions(0)
+        with th.inference_mode():
+            self.actions(model, 1)
+        obs = th.zeros(4, 3)
+        with model.policy.sampling(4):
+            actions, *_ = model.policy.forward(obs, model.policy.zero_states(4), th.ones(4))
+        actions.sum().backward()
+        assert model.policy.log_std.grad.abs().sum() > 0
 
 
 class TestWithoutASeed:
