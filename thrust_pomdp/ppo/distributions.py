@@ -49,6 +49,7 @@ def _present_noise(distribution: Distribution, parameters: th.Tensor) -> ActionN
     :param parameters: ``[rows, ...]``, a row for each action
     """
     shape = parameters.shape
+    # In a graph the numbers of the step in which it was made would be constants.
     if th.compiler.is_compiling() or len(shape) != 2:
         return None
     noise = present_noise(shape[0])

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import random
+import threading
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -406,7 +407,16 @@ class Case:
         return model
 
 
+class Squashing(MlpLstmPolicy):
+    """Of SB3's distributions the one that no argument asks for."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        self.action_dist = SquashedDiagGaussianDistribution(2)
+        super()._build(lr_schedule)
+
+
 CASES = {
+    "squashed Gaussian": Case(lambda: plain_envs("Box"), policy=Squashing),
     **{action: Case(lambda action=action: plain_envs(action)) for action in SPACES},
     "one environment": Case(lambda: plain_envs("Discrete", 1)),
     "native vector": Case(flickering_envs),
@@ -602,6 +612,20 @@ class TestTorchsGenerator:
             actions.append(model.rollout_buffer.actions.copy())
         assert np.array_equal(actions[0], actions[2])
         assert not np.array_equal(actions[0], actions[1])
+
+    def test_steers_a_forward_that_its_user_compiled(self):
+        """A graph must not hold the numbers of the step in which it was made."""
+        actions = []
+        for seed in (1, 2, 1):
+            th.compiler.reset()
+            model = CASES["Box"].model(learning_rate=0.0)
+            model.policy.forward = th.compile(model.policy.forward, backend="eager")
+            th.manual_seed(seed)
+            model.learn(WINDOW * 3)
+            actions.append(model.rollout_buffer.actions.copy())
+        assert np.array_equal(actions[0], actions[2])
+        assert not np.isclose(actions[0], actions[1]).any()
+        assert len(np.unique(actions[0])) == actions[0].size
 
     def test_a_distribution_of_ours_that_a_policy_makes_itself_draws_by_the_environments(self):
         class MakesItsOwn(MlpLstmPolicy):
@@ -947,6 +971,24 @@ class TestUpdates:
         model.learn(2 * WINDOW * 3)
         assert th.equal(before, th.get_rng_state())
         assert len(set(met)) == len(met) == 2 * 2 * 3
+
+
+def test_a_thread_that_acts_with_the_model_meanwhile_disturbs_nothing():
+    case = CASES["native vector"]
+    model, stop, n_acts = case.model(), threading.Event(), []
+
+    def act() -> None:
+        policy = copy.deepcopy(model.policy)
+        while not stop.is_set():
+            n_acts.append(policy.predict(np.zeros((3, 4), np.float32), None, np.ones(3)))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    model.learn(2 * WINDOW * 3)
+    stop.set()
+    thread.join()
+    assert n_acts
+    assert Outcome(model) == trained(case)
 
 
 def test_an_environment_that_acts_with_the_model_disturbs_nothing():
