@@ -18,7 +18,7 @@ Whoever draws again in the same step (a policy that draws twice) gets numbers of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -46,6 +46,9 @@ _MATRICES = 2**32
 _SEEDS = 2**63
 
 Numbers = NDArray[np.float64]
+
+#: [steps, n_envs, width] -> the same numbers in another form
+Conversion = Callable[[Numbers], Any]
 
 
 class ActionNoise:
@@ -94,9 +97,14 @@ class ActionNoise:
         self._generator, self._state = np.random.Generator(bits), bits.state
         self._forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be drawn again: a conversion is a function that nobody can pickle."""
+        return {**vars(self), "_blocks": {}}
+
     def _forget(self) -> None:
-        #: (kind, width) -> number of the block and its numbers, [steps, n_envs, width].
-        self._blocks: dict[tuple[str, int], tuple[int, Numbers]] = {}
+        #: (kind, width, conversion) -> the block that is kept, of how many environments it is, and
+        #: its numbers step by step, [n_envs, width] each.
+        self._blocks: dict[tuple[str, int, Conversion | None], tuple[int, int, list[Any]]] = {}
         self._n_draws = 0
 
     def begin(self) -> None:
@@ -107,37 +115,41 @@ class ActionNoise:
         """Go on to the next step."""
         self.step += 1
 
-    def uniforms(self, width: int) -> Numbers:
-        """Draw uniform numbers from [0, 1), ``[n_envs, width]``; they are not to be changed."""
-        return self._draw("random", width)
+    def uniforms(self, width: int, how: Conversion | None = None) -> Any:
+        """Draw uniform numbers from [0, 1), ``[n_envs, width]``.
 
-    def normals(self, width: int) -> Numbers:
-        """Draw standard normal numbers, ``[n_envs, width]``; they are not to be changed."""
-        return self._draw("standard_normal", width)
+        :param width: numbers for each environment
+        :param how: makes of a block of numbers what the caller works with: of NumPy's array another
+            one, or a tensor, of as many rows. A block is converted once.
+        :return: the numbers of this step, float64 unless converted, which are not to be changed
+        """
+        return self._draw("random", width, how)
+
+    def normals(self, width: int, how: Conversion | None = None) -> Any:
+        """Draw standard normal numbers, ``[n_envs, width]``, as :meth:`uniforms` does."""
+        return self._draw("standard_normal", width, how)
 
     def matrices(self, size: int) -> Numbers:
         """Draw the standard normal numbers of the step's exploration matrices, ``[n_envs, size]``.
 
         They are the same however often they are drawn in a step.
         """
-        return self._one_step("standard_normal", size, _MATRICES)
+        numbers: Numbers = self._generate("standard_normal", 1, size, self.step, _MATRICES)[0]
+        return numbers
 
-    def _draw(self, kind: str, width: int) -> Numbers:
+    def _draw(self, kind: str, width: int, how: Conversion | None) -> Any:
         draw = self._n_draws
         self._n_draws += 1
         if draw:
-            return self._one_step(kind, width, draw)
-        number, row = divmod(self.step, _BLOCK)
-        kept = self._blocks.get((kind, width))
-        if kept is None or kept[0] != number or kept[1].shape[1] < self.n_envs:
-            kept = number, self._generate(kind, _BLOCK, width, number, 0)
-            self._blocks[kind, width] = kept
-        numbers: Numbers = kept[1][row, : self.n_envs]
-        return numbers
-
-    def _one_step(self, kind: str, width: int, draw: int) -> Numbers:
-        numbers: Numbers = self._generate(kind, 1, width, self.step, draw)[0]
-        return numbers
+            numbers = self._generate(kind, 1, width, self.step, draw)
+            return numbers[0] if how is None else how(numbers)[0]
+        block = self.step // _BLOCK
+        kept = self._blocks.get((kind, width, how))
+        if kept is None or kept[0] != block or kept[1] != self.n_envs:
+            numbers = self._generate(kind, _BLOCK, width, block, 0)
+            kept = block, self.n_envs, [*(numbers if how is None else how(numbers))]
+            self._blocks[kind, width, how] = kept
+        return kept[2][self.step % _BLOCK]
 
     def _generate(self, kind: str, n_steps: int, width: int, place: int, draw: int) -> Numbers:
         numbers = np.empty((n_steps, self.n_envs, width))
@@ -201,7 +213,8 @@ def row_uniforms(n_rows: int) -> Numbers:
     if noise is None:
         uniforms: Numbers = th.rand(n_rows, dtype=th.float64).numpy()
         return uniforms
-    return noise.uniforms(1).reshape(-1)
+    numbers: Numbers = noise.uniforms(1).reshape(-1)
+    return numbers
 
 
 @contextmanager

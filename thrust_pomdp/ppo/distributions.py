@@ -12,6 +12,7 @@ numbers are SB3's to rounding.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from stable_baselines3.common.distributions import (
 from torch.distributions import Categorical, Normal
 
 from thrust_pomdp.as_written import against_methods, remember
-from thrust_pomdp.ppo.action_noise import ActionNoise, present_noise
+from thrust_pomdp.ppo.action_noise import ActionNoise, Conversion, Numbers, present_noise
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:
@@ -47,9 +48,11 @@ def _present_noise(distribution: Distribution, parameters: th.Tensor) -> ActionN
     :param distribution: one of a user's own, or of ours and changed, draws from the latter
     :param parameters: ``[rows, ...]``, a row for each action
     """
-    if th.compiler.is_compiling() or parameters.ndim != 2:
+    shape = parameters.shape
+    # In a graph the numbers of the step in which it was made would be constants.
+    if th.compiler.is_compiling() or len(shape) != 2:
         return None
-    noise = present_noise(len(parameters))
+    noise = present_noise(shape[0])
     return None if noise is None or against_ours(distribution) else noise
 
 
@@ -61,8 +64,10 @@ def _uniforms(distribution: Distribution, parameters: th.Tensor, shape: th.Size)
     noise = _present_noise(distribution, parameters)
     if noise is None:
         return th.rand(shape, dtype=dtype, device=device)
-    numbers = noise.uniforms(shape[1] if len(shape) > 1 else 1)
-    return th.from_numpy(numbers).to(device, dtype).view(shape)
+    numbers: th.Tensor = noise.uniforms(shape[1] if len(shape) > 1 else 1, _on(device, dtype))
+    if dtype is th.float32:  # what is just below 1 may have been rounded up to it
+        numbers = numbers.clamp(max=1 - 2**-24)
+    return numbers.view(shape)
 
 
 def _normals(distribution: Distribution, mean: th.Tensor) -> th.Tensor:
@@ -70,7 +75,19 @@ def _normals(distribution: Distribution, mean: th.Tensor) -> th.Tensor:
     noise = _present_noise(distribution, mean)
     if noise is None:
         return th.empty_like(mean).normal_()
-    return th.from_numpy(noise.normals(mean.shape[1])).to(mean.device, mean.dtype)
+    numbers: th.Tensor = noise.normals(mean.shape[1], _on(mean.device, mean.dtype))
+    return numbers
+
+
+@functools.cache
+def _on(device: th.device, dtype: th.dtype) -> Conversion:
+    """Return what makes tensors of numbers, one and the same, so that a block is made one once."""
+
+    def convert(numbers: Numbers) -> th.Tensor:
+        with th.inference_mode(False):  # the block is for later steps too, which may need gradients
+            return th.from_numpy(numbers).to(device, dtype)
+
+    return convert
 
 
 def chosen(probabilities: th.Tensor, uniforms: th.Tensor) -> th.Tensor:
@@ -80,16 +97,15 @@ def chosen(probabilities: th.Tensor, uniforms: th.Tensor) -> th.Tensor:
     tensor([0, 1, 3, 3])
 
     The compiled heads choose alike (:func:`thrust_pomdp.recurrent.kernels.chosen`): sums are taken
-    one after the other, in the numbers' own precision.
+    one after the other, in the numbers' own precision. The product of a total and a number below 1
+    of the same precision is below the total, whatever the rounding.
 
     :param probabilities: ``[..., n]``; what has probability 0 is never chosen
     :param uniforms: ``[...]``, from [0, 1)
     :return: ``[...]``, int64
     """
-    sums = probabilities.detach().to(uniforms.dtype).cumsum(dim=-1)
-    total = sums[..., -1:]
-    # The second condition is for a product that is rounded up to the total.
-    return ((sums <= uniforms.unsqueeze(-1) * total) & (sums < total)).sum(dim=-1)
+    sums = probabilities.cumsum(dim=-1, dtype=uniforms.dtype)
+    return (sums <= uniforms.unsqueeze(-1) * sums[..., -1:]).sum(dim=-1)
 
 
 class PlainCategoricalDistribution(CategoricalDistribution):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import pickle
 import random
+import threading
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -69,9 +71,9 @@ class Given(ActionNoise):
         super().__init__(0, len(numbers))
         self.numbers = np.array(numbers, float)
 
-    def uniforms(self, width: int) -> Any:
+    def uniforms(self, width: int, how: Any = None) -> Any:
         assert width == self.numbers.shape[1]
-        return self.numbers
+        return self.numbers if how is None else how(self.numbers)
 
     normals = matrices = uniforms
 
@@ -130,11 +132,16 @@ class TestActionsOfKnownNumbers:
         th.testing.assert_close(distribution.sample(), matrices.sum(dim=1))
         th.testing.assert_close(distribution.exploration_mat, matrices[0])
 
-    @pytest.mark.parametrize("dtype", [th.float32, th.float64])
-    def test_what_has_no_probability_is_not_chosen_where_rounding_reaches_the_end(self, dtype):
-        probabilities = th.tensor([[0.0, 0.5, 0.5, 0.0]], dtype=dtype)
-        assert chosen(probabilities, th.ones(1, dtype=dtype)).item() == 2
-        assert chosen(probabilities, th.zeros(1, dtype=dtype)).item() == 1
+    @pytest.mark.parametrize(("dtype", "step"), [(th.float32, 2**-24), (th.float64, 2**-53)])
+    def test_what_has_no_probability_is_not_chosen_by_the_extreme_numbers(self, dtype, step):
+        """Whatever the sum of the others is rounded to."""
+        generator = th.Generator().manual_seed(0)
+        logits = 3 * th.randn(20_000, 6, generator=generator)
+        logits[:, [0, 2, 5]] = -th.inf
+        probabilities = th.log_softmax(logits, dim=1).exp()
+        for number in (0.0, 1 - step):
+            actions = chosen(probabilities, th.full((20_000,), number, dtype=dtype))
+            assert (probabilities.gather(1, actions[:, None]) > 0).all()
 
     def test_a_probability_that_single_precision_would_round_away_is_met(self):
         logits = th.tensor([[0.0, -20.0]])
@@ -288,6 +295,23 @@ class TestStreams:
         with pytest.raises(ValueError, match="must be"):
             ActionNoise(0, 1).set_state(state)
 
+    def test_a_block_is_converted_once(self):
+        noise, plain, n_calls = ActionNoise(5, 2), ActionNoise(5, 2), []
+
+        def how(numbers: np.ndarray) -> th.Tensor:
+            n_calls.append(len(numbers))
+            return th.from_numpy(numbers).float()
+
+        for _ in range(130):
+            for one in (noise, plain):
+                one.begin()
+            for _ in range(2):  # the second draw of a step comes alone
+                converted, numbers = noise.normals(3, how), plain.normals(3)
+                assert np.array_equal(converted, numbers.astype(np.float32))
+            noise.advance()
+            plain.advance()
+        assert sorted(n_calls) == [1] * 130 + [64] * 3
+
     def test_can_be_copied(self):
         noise = ActionNoise(3, 2)
         self.numbers(noise, 5)
@@ -383,7 +407,16 @@ class Case:
         return model
 
 
+class Squashing(MlpLstmPolicy):
+    """Of SB3's distributions the one that no argument asks for."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        self.action_dist = SquashedDiagGaussianDistribution(2)
+        super()._build(lr_schedule)
+
+
 CASES = {
+    "squashed Gaussian": Case(lambda: plain_envs("Box"), policy=Squashing),
     **{action: Case(lambda action=action: plain_envs(action)) for action in SPACES},
     "one environment": Case(lambda: plain_envs("Discrete", 1)),
     "native vector": Case(flickering_envs),
@@ -580,6 +613,20 @@ class TestTorchsGenerator:
         assert np.array_equal(actions[0], actions[2])
         assert not np.array_equal(actions[0], actions[1])
 
+    def test_steers_a_forward_that_its_user_compiled(self):
+        """A graph must not hold the numbers of the step in which it was made."""
+        actions = []
+        for seed in (1, 2, 1):
+            th.compiler.reset()
+            model = CASES["Box"].model(learning_rate=0.0)
+            model.policy.forward = th.compile(model.policy.forward, backend="eager")
+            th.manual_seed(seed)
+            model.learn(WINDOW * 3)
+            actions.append(model.rollout_buffer.actions.copy())
+        assert np.array_equal(actions[0], actions[2])
+        assert not np.isclose(actions[0], actions[1]).any()
+        assert len(np.unique(actions[0])) == actions[0].size
+
     def test_a_distribution_of_ours_that_a_policy_makes_itself_draws_by_the_environments(self):
         class MakesItsOwn(MlpLstmPolicy):
             def _get_action_dist_from_latent(self, latent_pi):
@@ -764,6 +811,25 @@ class TestPredict:
         expected = np.clip(mean + math.exp(-2.0) * numbers, -1, 1)
         np.testing.assert_allclose(actions, expected, rtol=0, atol=1e-6)
 
+    def test_a_policy_that_was_asked_can_be_copied_and_pickled(self):
+        model = CASES["Box"].model()
+        self.actions(model, 3)
+        twins = [copy.deepcopy(model.policy), pickle.loads(pickle.dumps(model.policy))]
+        expected = self.actions(model)
+        for twin in twins:
+            assert self.actions(twin) == expected
+
+    def test_torch_may_be_in_inference_mode_when_numbers_are_made(self):
+        model = CASES["Box"].model()
+        model.policy.seed_actions(0)
+        with th.inference_mode():
+            self.actions(model, 1)
+        obs = th.zeros(4, 3)
+        with model.policy.sampling(4):
+            actions, *_ = model.policy.forward(obs, model.policy.zero_states(4), th.ones(4))
+        actions.sum().backward()
+        assert model.policy.log_std.grad.abs().sum() > 0
+
 
 class TestWithoutASeed:
     """Fresh numbers, of torch's generator, once and after the weights are made."""
@@ -905,6 +971,24 @@ class TestUpdates:
         model.learn(2 * WINDOW * 3)
         assert th.equal(before, th.get_rng_state())
         assert len(set(met)) == len(met) == 2 * 2 * 3
+
+
+def test_a_thread_that_acts_with_the_model_meanwhile_disturbs_nothing():
+    case = CASES["native vector"]
+    model, stop, n_acts = case.model(), threading.Event(), []
+
+    def act() -> None:
+        policy = copy.deepcopy(model.policy)
+        while not stop.is_set():
+            n_acts.append(policy.predict(np.zeros((3, 4), np.float32), None, np.ones(3)))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    model.learn(2 * WINDOW * 3)
+    stop.set()
+    thread.join()
+    assert n_acts
+    assert Outcome(model) == trained(case)
 
 
 def test_an_environment_that_acts_with_the_model_disturbs_nothing():
