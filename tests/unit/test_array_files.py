@@ -18,8 +18,8 @@ from mutated_files import joined, parts_of
 from safetensors.numpy import load_file
 
 from thrust_pomdp import array_files
-from thrust_pomdp.ppo.vocabulary import MODELS
 from thrust_pomdp.array_files import SafeFileError
+from thrust_pomdp.ppo.vocabulary import MODELS
 from thrust_pomdp.safe_values import Reader, Writer
 
 ARRAYS = {
@@ -141,12 +141,12 @@ class TestRefusals:
         ("name", "key", "value", "reason"),
         [
             ("single", "shape", [2**40], "where that does not fit"),
-            ("single", "shape", [2**70], "of which it says"),
-            ("single", "shape", [-1], "of which it says"),
-            ("single", "shape", [True], "of which it says"),
-            ("single", "dtype", "object", "of which it says"),
+            ("single", "shape", [2**70], "that is none"),
+            ("single", "shape", [-1], "that is none"),
+            ("single", "shape", [True], "that is none"),
+            ("single", "dtype", "object", "that is none"),
             ("single", "data_offsets", [0, 2**60], ""),
-            ("single", "more", 1, "of which it says"),
+            ("single", "more", 1, "that is none"),
             ("bytes", "data_offsets", [0, 3], "one behind the other"),
             ("bytes", "dtype", "BOOL", "neither 0 nor 1"),
         ],
@@ -221,7 +221,8 @@ class TestValues:
             {"$": "Discrete", "n": "3", "start": 0, "dtype": "int64"}, {"$": "tuple", "items": 3},
             {"$": "Discrete", "n": 3, "start": 0, "dtype": "int64", "seed": 3},
             {"$": "MultiBinary", "n": -1}, {"$": "Box", "low": 0, "high": 1, "dtype": "O"},
-            {"$": "path", "value": 3}, {"$": "float", "value": "5"}, {"$": "dict", "items": [[[], 1]]},
+            {"$": "path", "value": 3}, {"$": "float", "value": "5"},
+            {"$": "dict", "items": [[[], 1]]},
             {"$": "LinearSchedule", "start": "a", "end": 1, "end_fraction": 1},
             {"$": "FloatSchedule", "value_schedule": 3},
         ],

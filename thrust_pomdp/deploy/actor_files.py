@@ -13,6 +13,7 @@ from stable_baselines3.common.utils import ConstantSchedule, get_device
 from stable_baselines3.common.vec_env import VecNormalize
 
 from thrust_pomdp import array_files
+from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.deploy.observation_layers import (
     KnownAxes,
     Layer,
@@ -27,7 +28,6 @@ from thrust_pomdp.ppo.maskable.ppo import MaskableRecurrentPPO
 from thrust_pomdp.ppo.model_files import naming, tensors_in, versions
 from thrust_pomdp.ppo.sized_building import building
 from thrust_pomdp.ppo.vocabulary import RECURRENT, ModelReader, ModelWriter
-from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.safe_values import Kind
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 from thrust_pomdp.vec_env.normalizer_files import STATISTICS, normalizer_of, parts_of

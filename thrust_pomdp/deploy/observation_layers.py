@@ -12,8 +12,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize, VecTransposeImage
 
-from thrust_pomdp.observations import check_shapes
 from thrust_pomdp.array_files import check_trusted, is_safe_file
+from thrust_pomdp.observations import check_shapes
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible, read_any_normalizer
 from thrust_pomdp.wrappers.appending import Encoding, append
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-    from thrust_pomdp.deploy.observation_layers import Layer
     from thrust_pomdp.array_files import File
+    from thrust_pomdp.deploy.observation_layers import Layer
 
 
 class _Predictor(Protocol):

@@ -19,13 +19,13 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import check_for_correct_spaces
 
 from thrust_pomdp import array_files
+from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.ppo.asymmetric_policy import explain_missing_keys
 from thrust_pomdp.ppo.buffer_later import BufferLater, buffer_comes_later
 from thrust_pomdp.ppo.sized_building import building
 from thrust_pomdp.ppo.untrusted import is_of_library, policy_of, read_without_pickles
 from thrust_pomdp.ppo.vocabulary import ModelReader, ModelWriter
-from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.safe_values import Vocabulary
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)

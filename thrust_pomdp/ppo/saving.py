@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from thrust_pomdp import array_files
 from thrust_pomdp.arguments import check_file, check_kind, check_switch
+from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.ppo.action_noise import ActionNoise
 from thrust_pomdp.ppo.asymmetric_policy import explain_missing_keys
@@ -26,7 +27,6 @@ from thrust_pomdp.ppo.model_files import (
 )
 from thrust_pomdp.ppo.resuming import PrivilegedStatistics, give_statistics, statistics_of
 from thrust_pomdp.ppo.vocabulary import RECURRENT
-from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.safe_values import Vocabulary
 from thrust_pomdp.settings import check_device
 

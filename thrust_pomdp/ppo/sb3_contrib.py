@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from torch import nn
 
 from thrust_pomdp.arguments import check_file, check_switch
+from thrust_pomdp.array_files import SafeFileError
 from thrust_pomdp.errors import warn_user
 from thrust_pomdp.ppo.model_files import attributes_of_zip, build
 from thrust_pomdp.ppo.policies import (
@@ -24,7 +25,6 @@ from thrust_pomdp.ppo.policies import (
 )
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
 from thrust_pomdp.ppo.untrusted import policy_of
-from thrust_pomdp.array_files import SafeFileError
 from thrust_pomdp.settings import check_device
 
 if TYPE_CHECKING:

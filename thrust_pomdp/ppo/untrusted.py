@@ -24,8 +24,8 @@ from stable_baselines3.common.utils import (
     get_device,
 )
 
-from thrust_pomdp.ppo.vocabulary import PARTS
 from thrust_pomdp.array_files import SafeFileError, name_of, parse_json
+from thrust_pomdp.ppo.vocabulary import PARTS
 
 #: What belongs to the run that was saved; a model goes on without.
 _OF_THE_RUN = frozenset(

@@ -22,11 +22,11 @@ from thrust_pomdp.arguments import (
     check_positive,
     check_switch,
 )
+from thrust_pomdp.array_files import File, read_kinds
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.stateful import Changes, Names
 from thrust_pomdp.states import State
-from thrust_pomdp.array_files import File, read_kinds
 from thrust_pomdp.vec_env.frame_order import paths_of
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, own_attributes

@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from thrust_pomdp import array_files
 from thrust_pomdp.arguments import check_finite_number, check_fraction, check_positive
-from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.array_files import File, SafeFileError
+from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.safe_values import PLAIN, Kind, Reader, Writer
 from thrust_pomdp.vec_env.layer import check_venv
 from thrust_pomdp.wrappers.visible_statistics import SAVED_BEFORE

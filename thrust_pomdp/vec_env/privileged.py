@@ -16,8 +16,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
-from thrust_pomdp.stateful import Names
 from thrust_pomdp.array_files import File, check_trusted
+from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, owner_of
 from thrust_pomdp.vec_env.normalizer_files import read_statistics, write_statistics
 from thrust_pomdp.vec_env.previous import layers

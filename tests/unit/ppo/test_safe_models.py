@@ -104,6 +104,7 @@ def assert_acts_alike(one: Any, other: Any, n_steps: int = 1000, masks: Any = No
         found = []
         for number, model in enumerate((one, other)):
             th.manual_seed(step)
+            model.policy.seed_actions(step)
             if getattr(model, "use_sde", False):
                 model.policy.reset_noise()
             actions, states[number] = model.predict(
@@ -304,8 +305,8 @@ class TestModels:
         file = io.BytesIO()
         model.save_safe(file)
         file.seek(0)
-        from thrust_pomdp.ppo.vocabulary import RECURRENT, ModelReader
         from thrust_pomdp.array_files import read
+        from thrust_pomdp.ppo.vocabulary import RECURRENT, ModelReader
 
         data, arrays = read(file, "model")
         weights = ModelReader(RECURRENT, arrays).read(data["parameters"]["policy"], "policy")

@@ -36,8 +36,8 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
     from_sb3_contrib,
 )
-from thrust_pomdp.experiment.recipes import read_recipes
 from thrust_pomdp.array_files import SafeFileError
+from thrust_pomdp.experiment.recipes import read_recipes
 
 FLICKERING = "FlickeringCartPole-v0"
 SMALL = {"lstm_hidden_size": 8}
