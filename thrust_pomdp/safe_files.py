@@ -1,32 +1,25 @@
-"""Files of arrays and JSON: reading one runs no code, whoever wrote it.
+"""Trees of data in files: reading one runs no code, whoever wrote it.
 
-A file is one of the `safetensors <https://github.com/huggingface/safetensors>`_ format, so that
-others can read its arrays too. Its metadata hold a JSON text for everything else, the kind of file
-it is, and a SHA-256 over both, which tells damage (a forger would write another).
-
-What is kept is a *tree*: dicts (keys are texts), lists, numbers, texts, None, and NumPy arrays and
-numbers at the ends. In the JSON an array is named by its place, ``{"$array": "model.weights"}``;
-numbers that JSON has no word for are spelt out.
+The files are those of :mod:`thrust_pomdp.array_files`: safetensors with a JSON text. What is kept
+is a *tree*: dicts (keys are texts), lists, numbers, texts, None, and NumPy arrays and numbers at
+the ends. In the JSON an array is named by its place, ``{"$array": "model.weights"}``; numbers that
+JSON has no word for are spelt out.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[Any]]
+from thrust_pomdp import array_files
+from thrust_pomdp.array_files import SafeFileError
 
-#: What may stand in metadata, and what must.
-_KEYS = frozenset({"thrust_pomdp", "json", "sha256"})
+Arrays = dict[str, NDArray[Any]]
 
 #: Kinds of NumPy's numbers that have a place in safetensors: bools, integers and floats.
 _NUMBERS = "biuf"
@@ -35,7 +28,7 @@ _NUMBERS = "biuf"
 _DEEPEST = 100
 
 
-class DamagedFileError(ValueError):
+class DamagedFileError(SafeFileError):
     """A file is not what it should be: the message names the file and the reason."""
 
     def __init__(self, path: Any, reason: str) -> None:
@@ -55,41 +48,7 @@ def write_tree(path: str | os.PathLike[str], kind: str, tree: Any) -> None:
     :raises TypeError: for what is not of a tree, naming its place
     :raises OSError: if it cannot be written; what was there stays as it is
     """
-    from safetensors.numpy import save
-
-    data, arrays = to_data(tree)
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    metadata = {"thrust_pomdp": kind, "json": text, "sha256": _digest(kind, text, arrays)}
-    write_whole(Path(path), save(arrays, metadata))
-
-
-def write_whole(path: Path, contents: bytes) -> None:
-    """Write a file whole, or not at all.
-
-    :raises OSError: if it cannot be written; what was there stays as it is
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have a new name survive a power cut, where the system lets a folder be opened."""
-    with suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+    array_files.write(path, kind, *to_data(tree))
 
 
 def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
@@ -101,59 +60,15 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
     :raises DamagedFileError: a ``ValueError``, if it is no such file, or not whole
     :raises OSError: if there is none, or it cannot be read
     """
-    data, arrays = _read(path, kind)
+    try:
+        data, arrays = array_files.read(path, kind)
+    except SafeFileError as error:
+        reason = str(error).removeprefix(f"{os.fspath(path)} ")
+        raise DamagedFileError(path, f"it {reason}") from None
     try:
         return from_data(data, arrays)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise DamagedFileError(path, f"its JSON is not of a tree ({error})") from None
-
-
-def _read(path: str | os.PathLike[str], kind: str) -> tuple[Any, Arrays]:
-    from safetensors import SafetensorError, safe_open
-
-    with Path(path).open("rb"):
-        pass  # an OSError of its own, where the library has others
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            if metadata.keys() != _KEYS:
-                raise DamagedFileError(path, "it is not a file of thrust_pomdp")
-            if metadata["thrust_pomdp"] != kind:
-                raise DamagedFileError(
-                    path, f"it holds a {metadata['thrust_pomdp'][:40]!r}, not a {kind!r}"
-                )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except DamagedFileError:
-        raise
-    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise DamagedFileError(path, f"it is no whole safetensors file ({error})") from None
-    text = metadata["json"]
-    if _digest(kind, text, arrays) != metadata["sha256"]:
-        raise DamagedFileError(path, "its contents do not agree with its checksum")
-    try:
-        return json.loads(text, object_pairs_hook=_once_each, parse_constant=_refused), arrays
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(path, f"its JSON cannot be read ({error})") from None
-
-
-def _digest(kind: str, text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    found = hashlib.sha256(json.dumps([kind, text]).encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        found.update(json.dumps([name, array.dtype.str, list(array.shape)]).encode())
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
-
-
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON's")
 
 
 def to_data(tree: Any) -> tuple[Any, Arrays]:

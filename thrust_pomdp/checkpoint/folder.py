@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree, write_whole
+from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree
+from thrust_pomdp.whole_files import write_whole
 
 _NAME = re.compile(r"(\d{3,})-(\d{12,})(-end)?\.safetensors")
 

@@ -9,7 +9,6 @@ robot, a single environment) must show it the same. :func:`layers_of` reads the 
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,15 @@ from stable_baselines3.common.vec_env import (
 from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.deploy.blank_values import BlankFiller
 from thrust_pomdp.deploy.observation_layers import (
+    KnownAxes,
     Layer,
     Normalized,
     Previous,
+    SpaceAxes,
     Stacked,
     StepContext,
+    Transposed,
+    load_normalizer,
 )
 from thrust_pomdp.observations import check_shapes, map_obs
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
@@ -97,12 +100,16 @@ def _stacked(wrapper: VecFrameStack) -> Layer:
     stack = wrapper.stacked_obs
     subs = getattr(stack, "sub_stacked_observations", {None: stack})
     axes = {key: sub.stack_dimension for key, sub in subs.items()}
-    return Stacked(stack.n_stack, lambda key, part: axes[key])
+    return Stacked(stack.n_stack, KnownAxes(axes))
 
 
 @layer_of.register
-def _transposed(wrapper: VecTransposeImage) -> Layer:
-    return lambda obs, context: wrapper.transpose_observations(obs)
+def _transposed(wrapper: VecTransposeImage) -> Layer | None:
+    if type(wrapper) is not VecTransposeImage:
+        return lambda obs, context: wrapper.transpose_observations(obs)
+    if wrapper.skip:
+        return None
+    return Transposed(getattr(wrapper, "image_space_keys", None))
 
 
 def layers_of(env: VecEnv) -> list[Layer]:
@@ -134,6 +141,7 @@ def standard_layers(
     previous_action: bool,
     previous_reward: bool,
     frame_stack: int,
+    trusted: bool = True,
 ) -> list[Layer]:
     """Return the layers in the order of :func:`~thrust_pomdp.make_vec_env`, from the inside out.
 
@@ -143,55 +151,21 @@ def standard_layers(
     :param previous_action: whether the model sees its last action
     :param previous_reward: whether it sees its last reward
     :param frame_stack: how many observations it sees at once
+    :param trusted: whether to unpickle a file of the normaliser's
     :raises ValueError: for arguments that cannot be
     """
     in_dict = isinstance(observation_space, spaces.Dict)
     found: list[Layer] = []
     if normalizer is not None:
-        found.append(Normalized(load_normalizer(normalizer)))
+        found.append(Normalized(load_normalizer(normalizer, trusted)))
     if check_flag("previous_action", previous_action):
         key = PREVIOUS_ACTION if in_dict else None
         found.append(Previous(ActionEncoding(action_space), "action", key))
     if check_flag("previous_reward", previous_reward):
         found.append(Previous(RewardEncoding(), "reward", PREVIOUS_REWARD if in_dict else None))
     if check_count("frame_stack", frame_stack) > 1:
-        found.append(Stacked(frame_stack, lambda key, part: _axis(observation_space, key, part)))
+        found.append(Stacked(frame_stack, SpaceAxes(observation_space)))
     return found
-
-
-def _axis(space: spaces.Space[Any], key: str | None, part: NDArray[Any]) -> int:
-    """Tell whether frames are stacked as images with their channels first, or on the last axis."""
-    shape = (space[key or ""] if isinstance(space, spaces.Dict) else space).shape
-    return 1 if part.ndim == 4 and part.shape[2:] == (shape or ())[1:] else -1
-
-
-def load_normalizer(normalizer: VecNormalize | str | Path) -> VecNormalize:
-    """Return a normaliser, from its file where it is none yet.
-
-    .. warning::
-        Such a file is a pickle, which can run any code when it is loaded: load only what you trust.
-
-    :raises ValueError: if the file holds something else
-    """
-    if isinstance(normalizer, VecNormalize):
-        return normalizer
-    if not isinstance(normalizer, (str, Path)):
-        raise ValueError(_no_normalizer(normalizer, "neither a file nor a normalizer"))
-    written = Path(normalizer).read_bytes()
-    try:
-        loaded = pickle.loads(written)
-    except Exception as error:  # a pickle can fail in any way
-        raise ValueError(_no_normalizer(normalizer, str(error))) from None
-    if not isinstance(loaded, VecNormalize):
-        raise ValueError(_no_normalizer(normalizer, f"it holds a {type(loaded).__name__}"))
-    return loaded
-
-
-def _no_normalizer(path: Any, reason: str) -> str:
-    return (
-        "normalizer must be a VecNormalizeVisible or VecNormalize, or a file saved by one, got "
-        f"{path}: {reason}"
-    )
 
 
 class ObservationPipeline:
@@ -211,8 +185,11 @@ class ObservationPipeline:
         action_space: spaces.Space[Any],
         blank: Any = None,
     ) -> None:
-        self._layers = layers
-        self._space, self._blank = observation_space, blank
+        #: What is done to observations, from the inside out.
+        self.layers = list(layers)
+        #: What a blank looks like, None where it is not known.
+        self.looks_of_blank = blank
+        self._space = observation_space
         self._action_shape = action_space.shape or ()
         self._actions: NDArray[Any] | None = None
 
@@ -248,7 +225,7 @@ class ObservationPipeline:
             self._starts(starts, n_envs),
             flags,
         )
-        for layer in self._layers:
+        for layer in self.layers:
             batch = layer(batch, context)
         check_shapes(batch, self._space, "what is shown of the observation: the model takes")
         return map_obs(lambda part: part[0], batch) if is_single else batch
@@ -269,7 +246,7 @@ class ObservationPipeline:
 
     def _looks(self, obs: Any) -> BlankFiller:
         space = self._space if isinstance(obs, Mapping) else self._part(obs)[1]
-        return BlankFiller(space, self._blank)
+        return BlankFiller(space, self.looks_of_blank)
 
     def _starts(self, starts: NDArray[np.bool_] | None, n_envs: int) -> NDArray[np.bool_]:
         if self._actions is None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count, check_flag, check_switch
+from thrust_pomdp.arguments import check_count, check_flag, check_kind, check_switch
 from thrust_pomdp.errors import MEMORY_IS_KEPT, ArgumentError
 
 if TYPE_CHECKING:
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+    from thrust_pomdp.array_files import File
     from thrust_pomdp.deploy.observation_layers import Layer
 
 
@@ -53,9 +54,14 @@ class StatefulActor:
     ... )  # doctest: +SKIP
     >>> action = actor.act(reading)  # doctest: +SKIP
 
+    :meth:`save` writes all of that to one file, which anybody can :meth:`load` without running it:
+
+    >>> StatefulActor.like(model, venv, deterministic=True).save("actor")  # doctest: +SKIP
+    >>> actor = StatefulActor.load("actor")  # doctest: +SKIP
+
     .. warning::
-        A normaliser's file is a pickle, which can run any code when it is loaded: load only what
-        you trust.
+        A normaliser's file may be a pickle, which can run any code when it is loaded: load only
+        what you trust, or pass ``trusted=False``, with which only what ``save_safe`` wrote is read.
 
     :param model: anything with SB3's ``predict``
     :param deterministic: take the most likely action instead of sampling
@@ -64,6 +70,7 @@ class StatefulActor:
     :param previous_action: whether the model sees its last action, by ``VecPreviousAction``
     :param previous_reward: whether it sees its last reward, by ``VecPreviousReward``
     :param frame_stack: how many observations it sees at once, by ``VecFrameStack``
+    :param trusted: whether to unpickle the normaliser's file
     :raises ValueError: for arguments that cannot be
     """
 
@@ -76,6 +83,7 @@ class StatefulActor:
         previous_action: bool = False,
         previous_reward: bool = False,
         frame_stack: int = 1,
+        trusted: bool = True,
     ) -> None:
         _check_model(model, "predict")
         self.model = model
@@ -97,6 +105,7 @@ class StatefulActor:
                     previous_action,
                     previous_reward,
                     frame_stack,
+                    trusted,
                 )
             )
 
@@ -117,6 +126,44 @@ class StatefulActor:
         actor = cls(model, deterministic)
         layers = layers_of(env)
         actor._look_through(layers, blank_of(env))
+        return actor
+
+    def save(self, path: File) -> None:
+        """Save the policy and what it is shown to a file of arrays and JSON, which runs nothing.
+
+        What is remembered of an episode is not saved.
+
+        :param path: a path, which gets ``.safetensors`` where it has no suffix, or an opened file
+        :raises ValueError: for a model that acts otherwise than by a policy of SB3's kind
+        """
+        from thrust_pomdp.deploy.actor_files import write_actor
+
+        write_actor(path, self.model, self.deterministic, self._pipeline)
+
+    @classmethod
+    def load(
+        cls,
+        path: File,
+        custom_objects: dict[str, Any] | None = None,
+        device: Any = "auto",
+    ) -> Self:
+        """Load what :meth:`save` wrote; nothing of it is run, and no environment is needed.
+
+        :param path: the file
+        :param custom_objects: what the file cannot hold because it is your program's, by name:
+            ``{"policy_class": MyPolicy, "features_extractor_class": MyExtractor}``
+        :param device: where the policy acts
+        :raises ValueError: naming the file and the reason, if it is damaged, holds something else
+            or sizes that do not fit, or needs what ``custom_objects`` does not have
+        :raises FileNotFoundError: if there is none
+        """
+        from thrust_pomdp.deploy.actor_files import read_actor
+
+        check_kind("custom_objects", custom_objects, dict, "a dict")
+        saved = read_actor(path, custom_objects, device)
+        actor = cls(saved.policy, saved.deterministic)
+        if saved.layers is not None:
+            actor._look_through(saved.layers, saved.blank)
         return actor
 
     def _look_through(self, layers: list[Layer], blank: Any = None) -> None:

@@ -19,7 +19,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from thrust_pomdp.deploy.observation_pipeline import load_normalizer
+from thrust_pomdp.deploy.observation_layers import load_normalizer
 from thrust_pomdp.deploy.stateful_actor import StatefulActor
 from thrust_pomdp.experiment.arms import find_arm
 from thrust_pomdp.experiment.runs import RunSpec, load_result

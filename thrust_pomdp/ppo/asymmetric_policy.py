@@ -18,7 +18,6 @@ from stable_baselines3.common.preprocessing import (
     is_image_space,
     preprocess_obs,
 )
-from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
@@ -298,19 +297,18 @@ def check_grounding(coefficient: Any, space: Any, keys: Sequence[str]) -> None:
         )
 
 
-def explain_missing_keys(error: ValueError, path: Any) -> None:
+def explain_missing_keys(error: ValueError, policy_class: Any, policy_kwargs: Any) -> None:
     """Say what to do where a model with a privileged critic was to go on in another environment.
 
     :param error: what loading raised; anything but other observations is not looked into
-    :param path: the model's file
+    :param policy_class: of the model
+    :param policy_kwargs: of the model
     :raises ValueError: naming the remedy, if it is that
     """
     if "Observation spaces do not match" not in str(error):
         return
-    data, _, _ = load_from_zip_file(path, device="cpu")
-    policy_class = (data or {}).get("policy_class")
     if isinstance(policy_class, type) and issubclass(policy_class, AsymmetricLstmPolicy):
-        keys = list((data or {})["policy_kwargs"].get("critic_only", CRITIC_ONLY))
+        keys = list(policy_kwargs.get("critic_only", CRITIC_ONLY))
         raise ValueError(
             f"env must have the observations of the training, the critic's keys {keys} among them: "
             "put VecPrivilegedInfo around it to go on training. Acting and evaluating need no env: "

@@ -6,7 +6,6 @@ with the test that pins it.
 
 from __future__ import annotations
 
-import os
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -24,10 +23,11 @@ from stable_baselines3.common.utils import (
 )
 from stable_baselines3.common.vec_env import VecEnv
 
-from thrust_pomdp.arguments import check_file, check_seed
-from thrust_pomdp.errors import ArgumentError, warn_user
+from thrust_pomdp.arguments import check_seed
+from thrust_pomdp.errors import warn_user
 from thrust_pomdp.ppo.action_noise import ActionNoise, fresh_seed
-from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, explain_missing_keys
+from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
+from thrust_pomdp.ppo.buffer_later import BufferLater
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
     check_env,
@@ -46,16 +46,12 @@ from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.ppo.resumable_learning import LearnsResumably, find_taking_up
-from thrust_pomdp.ppo.resuming import (
-    PrivilegedStatistics,
-    give_statistics,
-    resumed_seed,
-    statistics_of,
-)
+from thrust_pomdp.ppo.resuming import resumed_seed
+from thrust_pomdp.ppo.saving import SavesModels
 from thrust_pomdp.ppo.subsequences import check_subsequences, largest_divisor
 from thrust_pomdp.ppo.training import TrainsOnWindows
 from thrust_pomdp.recurrent.sequences import RNNStates
-from thrust_pomdp.settings import check_beforehand, check_device, check_learning, take_settings
+from thrust_pomdp.settings import check_beforehand, check_learning, take_settings
 
 SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 
@@ -63,7 +59,7 @@ SelfRecurrentPPO = TypeVar("SelfRecurrentPPO", bound="RecurrentPPO")
 WINDOW_STATES = ("zero", "carry")
 
 
-class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
+class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably, SavesModels):
     """Proximal Policy Optimization (clip version) with a recurrent policy.
 
     A drop-in for ``sb3_contrib.RecurrentPPO``: same arguments, log keys, callbacks and files.
@@ -131,7 +127,8 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
     rollout_buffer: RecurrentRolloutBuffer
     #: Whether a file is being loaded, and whether its environment was made on the way.
     _is_loaded = _made_env = False
-    _privileged_statistics: PrivilegedStatistics | None = None
+    #: Whether its buffer is made only once it has an environment.
+    _buffer_comes_later = False
     #: Of the actions' random numbers, on the way to a file and from it.
     _noise_state: dict[str, int] | None = None
 
@@ -221,7 +218,11 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
         self._check_arguments()
         if self.rollout_buffer_class is None:
             self.rollout_buffer_class = self._right_buffer_class()
+        buffer_class: Any = self.rollout_buffer_class
+        if self._buffer_comes_later:
+            self.rollout_buffer_class = BufferLater(buffer_class)  # type: ignore[assignment]
         super()._setup_model()
+        self.rollout_buffer_class = buffer_class
         seed = self._first_seed()
         # Without a seed both follow SB3's set_random_seed(), where a program calls that. Asked for
         # after the weights are made, these numbers leave the weights as they were.
@@ -235,7 +236,9 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
         if length is not None or self.sequence_length is not None:
             self.rollout_buffer.cut_windows(length or self.n_steps, self.burn_in)
         self.rollout_buffer.state_names = self.policy.state_names()
-        self._last_lstm_states = self.policy.zero_states(self.n_envs)
+        self._last_lstm_states = self.policy.zero_states(
+            0 if self._buffer_comes_later else self.n_envs
+        )
         if self._last_episode_starts is not None:
             # Loaded in mid-episode: memory is not saved, so what goes on must start afresh.
             self._last_episode_starts = np.ones(self.n_envs, dtype=bool)
@@ -413,80 +416,6 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably):
         'the environment is a DummyVecEnv'
         """
         return fast_paths(self.policy, self.env)
-
-    def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
-        """Save the model to a file; the arguments are SB3's.
-
-        With it go the statistics of ``VecPrivilegedInfo`` around its environment, without which
-        its critic could not go on, and how far the random numbers behind its actions have come.
-        """
-        if not isinstance(path, (str, os.PathLike)) and not hasattr(path, "write"):
-            raise ArgumentError(f"path must be a path or a file to write to, got {path!r}")
-        self._take_statistics()
-        self._noise_state = self._action_noise.get_state()
-        try:
-            super().save(path, exclude, include)
-        finally:
-            del self._noise_state
-
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Set the environment to go on with; the arguments are SB3's.
-
-        A ``VecPrivilegedInfo`` that has seen nothing yet gets the statistics of the model's.
-        """
-        self._take_statistics()
-        try:
-            super().set_env(env, force_reset)
-        except AssertionError as error:  # of another number of environments
-            raise ArgumentError(str(error)) from None
-        self._give_statistics()
-
-    def privileged_statistics(self) -> PrivilegedStatistics:
-        """Return what is known of the statistics that the critic was trained on, by key."""
-        self._take_statistics()
-        return self._privileged_statistics or {}
-
-    def _take_statistics(self) -> None:
-        if self.env is not None and (known := statistics_of(self.env)):
-            self._privileged_statistics = {**(self._privileged_statistics or {}), **known}
-
-    def _give_statistics(self) -> None:
-        if self.env is not None:
-            give_statistics(self.env, self._privileged_statistics or {}, self.num_timesteps > 0)
-
-    @classmethod
-    def load(
-        cls: type[SelfRecurrentPPO], path: Any, env: Any = None, *args: Any, **kwargs: Any
-    ) -> SelfRecurrentPPO:
-        """Load a model from a file; the arguments are SB3's.
-
-        Training goes on by random numbers of its own: those behind its actions go on from where
-        they were, unless another ``seed`` is given; ``predict`` and shuffling are seeded from the
-        model's seed and its number of steps, so that loading twice gives the same, but not what has
-        been before. An environment is left as its owner seeded it; one that is made here, of an id,
-        is seeded likewise.
-
-        :raises ValueError: if the file holds no model, or one of another library
-        """
-        check_file("path", path)
-        check_device(kwargs.get("device", args[0] if args else "auto"))
-        # SB3 makes attributes of the keywords that it does not know, before it sets up the model.
-        kwargs = {**kwargs, "_is_loaded": True, "_made_env": isinstance(env, str)}
-        if "seed" in kwargs:
-            kwargs["_noise_state"] = None
-        try:
-            model = super().load(path, env, *args, **kwargs)
-        except AssertionError as error:
-            if "found in the saved file" not in str(error):
-                raise
-            raise ArgumentError(
-                f"path must be a file saved by RecurrentPPO.save, got {path}"
-            ) from error
-        except ValueError as error:
-            explain_missing_keys(error, path)
-            raise
-        model._give_statistics()
-        return model
 
     def learn(
         self: SelfRecurrentPPO,

@@ -9,13 +9,14 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import nn
 
-from thrust_pomdp.arguments import check_file
+from thrust_pomdp.arguments import check_file, check_switch
+from thrust_pomdp.array_files import SafeFileError
 from thrust_pomdp.errors import warn_user
+from thrust_pomdp.ppo.model_files import attributes_of_zip, build
 from thrust_pomdp.ppo.policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -23,10 +24,17 @@ from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
+from thrust_pomdp.ppo.untrusted import policy_of
 from thrust_pomdp.settings import check_device
 
 if TYPE_CHECKING:
     import sb3_contrib
+
+_ALIASES = {
+    "CnnLstmPolicy": CnnLstmPolicy,
+    "MlpLstmPolicy": MlpLstmPolicy,
+    "MultiInputLstmPolicy": MultiInputLstmPolicy,
+}
 
 #: Attributes that belong to a run or to the other library's classes and are made anew.
 _NOT_CARRIED_OVER = (
@@ -56,6 +64,9 @@ def from_sb3_contrib(
     env: GymEnv | str | None = None,
     device: th.device | str = "auto",
     window_state: str = "carry",
+    *,
+    policy: type[RecurrentActorCriticPolicy] | None = None,
+    trusted: bool = True,
     **kwargs: Any,
 ) -> RecurrentPPO:
     """Load a file saved by ``sb3_contrib.RecurrentPPO``.
@@ -64,6 +75,12 @@ def from_sb3_contrib(
     and log-probabilities. Training goes on by random numbers of its own, as it does after
     :meth:`~thrust_pomdp.ppo.recurrent_ppo.RecurrentPPO.load`. ``sb3_contrib`` need not be
     installed.
+
+    .. warning::
+        Such a file contains pickles, which run whatever code whoever wrote it has put in. Load only
+        what you trust, or pass ``trusted=False``: then nothing is unpickled. The spaces are those
+        of ``env``, which must be given; schedules are read where the file has them in plain words,
+        and what is needed beyond that is named, to be passed as a keyword.
 
     >>> import io, sb3_contrib
     >>> theirs, file = sb3_contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), io.BytesIO()
@@ -74,11 +91,15 @@ def from_sb3_contrib(
     :param env: the environment to go on with; not needed for acting
     :param device: where the network runs
     :param window_state: what further training does at the cut between windows; their way by default
+    :param policy: the policy's class; None for the one of this package that the weights are of
+    :param trusted: whether to unpickle what is in the file
     :param kwargs: attributes to change, as in SB3's ``load``
     :raises ValueError: if the file holds something else, such as weights without memory
     """
     check_file("path", path)
     check_device(device)
+    if not check_switch("trusted", trusted):
+        return _without_pickles(path, env, device, window_state, policy, kwargs)
     # Their classes are replaced, not run: the placeholder keeps them from being unpickled.
     data, params, _ = load_from_zip_file(
         path, device=device, custom_objects=dict.fromkeys(_NOT_CARRIED_OVER)
@@ -90,13 +111,14 @@ def from_sb3_contrib(
             f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
             f"of thrust_pomdp), got {path}"
         )
-    _warn_of_own_policy(path)
+    if policy is None:
+        _warn_of_own_policy(path)
     made_env = isinstance(env, str)
     if env is not None:
         env = RecurrentPPO._wrap_env(env, data["verbose"])  # type: ignore[arg-type]
         data["n_envs"] = env.num_envs
     model = RecurrentPPO(
-        _policy_class(weights, data["observation_space"]),
+        policy or policy_of(_ALIASES, "sb3_contrib", weights, data["observation_space"]),
         env,  # type: ignore[arg-type]
         device=device,
         _init_setup_model=False,
@@ -107,16 +129,51 @@ def from_sb3_contrib(
     for name, value in data.items():
         if name not in _NOT_CARRIED_OVER:
             setattr(model, name, value)
-    for name, value in kwargs.items():
-        if not hasattr(model, name):
-            raise ValueError(f"{name!r} is no attribute of RecurrentPPO that could be changed")
-        setattr(model, name, value)
+    _check_changes(model, kwargs)
+    vars(model).update(kwargs)
     model._is_loaded, model._made_env = True, made_env
     model._setup_model()
     model.set_parameters(params, exact_match=True, device=device)
     if model.use_sde:
         model.policy.reset_noise()
     return model
+
+
+def _check_changes(model: RecurrentPPO, changes: dict[str, Any]) -> None:
+    for name in changes:
+        if not hasattr(model, name):
+            raise ValueError(f"{name!r} is no attribute of RecurrentPPO that could be changed")
+
+
+def _without_pickles(
+    path: Any,
+    env: Any,
+    device: th.device | str,
+    window_state: str,
+    policy: Any,
+    changes: dict[str, Any],
+) -> RecurrentPPO:
+    """Load a file without running anything of it."""
+    made_env = isinstance(env, str)
+    if env is not None:
+        env = RecurrentPPO._wrap_env(env)
+    given = {} if policy is None else {"policy_class": policy}
+    attributes, parameters = attributes_of_zip(RecurrentPPO, path, env, device, given, changes)
+    weights = parameters["policy"]
+    _refuse_without_memory(weights, path)
+    if "lstm_actor.weight_ih_l0" not in weights or "window_state" in attributes:
+        raise SafeFileError(
+            f"path must be a file saved by sb3_contrib.RecurrentPPO (RecurrentPPO.load reads those "
+            f"of thrust_pomdp), got {path}"
+        )
+    left_out = {*_NOT_CARRIED_OVER, *_OURS_ALONE} - {"policy_class"}
+    kept = {name: value for name, value in attributes.items() if name not in left_out}
+    kept["window_state"] = window_state
+    fresh = RecurrentPPO("MlpLstmPolicy", None, _init_setup_model=False)  # type: ignore[arg-type]
+    _check_changes(fresh, changes)
+    return build(
+        RecurrentPPO, path, kept, parameters, env, device, True, changes, is_made_here=made_env
+    )
 
 
 def _refuse_without_memory(weights: dict[str, th.Tensor], path: Any) -> None:
@@ -144,17 +201,6 @@ def _warn_of_own_policy(path: Any) -> None:
             f"the file's policy class is one of {module}, not one of sb3_contrib's, and is not "
             "run: the model has its weights, and acts as sb3_contrib's own policy would with them"
         )
-
-
-def _policy_class(
-    weights: dict[str, th.Tensor], observation_space: spaces.Space[Any]
-) -> type[RecurrentActorCriticPolicy]:
-    """Tell which of the three policies the weights belong to."""
-    if isinstance(observation_space, spaces.Dict):
-        return MultiInputLstmPolicy
-    if any(".cnn." in name for name in weights):
-        return CnnLstmPolicy
-    return MlpLstmPolicy
 
 
 def _check_spaces(model: RecurrentPPO, data: dict[str, Any]) -> None:

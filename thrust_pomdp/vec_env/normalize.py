@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
-import pickle
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -24,6 +22,7 @@ from thrust_pomdp.arguments import (
     check_positive,
     check_switch,
 )
+from thrust_pomdp.array_files import File, read_kinds
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
 from thrust_pomdp.stateful import Changes, Names
@@ -31,6 +30,7 @@ from thrust_pomdp.states import State
 from thrust_pomdp.vec_env.frame_order import paths_of
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, own_attributes
+from thrust_pomdp.vec_env.normalizer_files import NormalizerFiles, kind_of_file, made_normalizer
 from thrust_pomdp.vec_env.previous import previous_inside
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, wrappers_of_kind
 from thrust_pomdp.wrappers.frame_order import FrameOrder
@@ -38,7 +38,6 @@ from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
 from thrust_pomdp.wrappers.visible_statistics import (
     LOOKS_BLANKED,
-    SAVED_BEFORE,
     Mask,
     ZeroWatch,
     blank_mask,
@@ -54,7 +53,7 @@ from thrust_pomdp.wrappers.visible_statistics import (
 Array = NDArray[Any]
 
 
-class VecNormalizeVisible(VecNormalize, VecLayer):
+class VecNormalizeVisible(NormalizerFiles, VecLayer):
     """SB3's ``VecNormalize``, skipping what is blanked and keeping it exactly zero.
 
     Plain ``VecNormalize`` takes blank frames for data. With visible values 9 and 11, half of the
@@ -166,19 +165,6 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
         changes = super().prepare_state(rest, where)
         return [*changes, lambda: vars(self).update(_watches=watches)]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to the environments, if there are any, and what was warned of."""
-        left_out = ("venv", "class_attributes", "returns", "_order", "_watches", "warned_of_guess")
-        return {key: part for key, part in vars(self).items() if key not in left_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""
-        is_old = "zero_is_blank" not in state
-        before = {"met_flags": False, "warned_of_guess": False, "_watches": {}}
-        super().__setstate__({**before, "zero_is_blank": True, **state})
-        if is_old and self.norm_obs:
-            warn_user(SAVED_BEFORE.format(name=type(self).__name__))
-
     def _announce_floats(self) -> None:
         """Declare what comes out: a rollout buffer of the space's integers would truncate it."""
         space = self.observation_space
@@ -252,34 +238,6 @@ class VecNormalizeVisible(VecNormalize, VecLayer):
                 continue
             remedy = f"VecPrevious{what.capitalize()}"
             raise ValueError(wrong_order(type(self).__name__, by, what, remedy))
-
-    @staticmethod
-    def load(load_path: str, venv: VecEnv) -> VecNormalizeVisible:
-        """Load what ``save`` wrote, and wrap ``venv`` with it.
-
-        :raises ValueError: if the file holds something else: a plain ``VecNormalize`` has taken
-            blank frames for data
-        """
-        check_venv("venv", venv)
-        if not isinstance(load_path, (str, os.PathLike)):
-            raise ArgumentError(f"load_path must be the path of a file, got {load_path!r}")
-        with open(load_path, "rb") as file:
-            try:
-                loaded: Any = pickle.load(file)
-            except Exception as error:  # a pickle can fail in any way
-                raise ArgumentError(
-                    f"load_path must be a file saved by VecNormalizeVisible, got {load_path}, "
-                    f"which is none: {error}"
-                ) from error
-        if not isinstance(loaded, VecNormalizeVisible):
-            kind = type(loaded).__name__
-            hint = f": use {kind}.load for it" if isinstance(loaded, VecNormalize) else ""
-            raise ArgumentError(
-                f"load_path must be a file saved by VecNormalizeVisible, {load_path} holds a "
-                f"{kind}{hint}"
-            )
-        loaded.set_venv(venv)
-        return loaded
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step, and normalise what is visible of frames, final frames and rewards."""
@@ -519,3 +477,15 @@ def normalizer_options(space: spaces.Space[Any], options: Mapping[str, Any]) -> 
     if isinstance(space, spaces.Dict) and completed["norm_obs"] and keys:
         completed.setdefault("norm_obs_keys", keys)
     return completed
+
+
+def read_any_normalizer(path: File) -> VecNormalize:
+    """Read the file of a normaliser, ours or SB3's plain one; it has no environments.
+
+    :raises ValueError: naming the file and the reason
+    """
+    kinds: dict[str, type[VecNormalize]] = {
+        kind_of_file(cls): cls for cls in (VecNormalizeVisible, VecNormalize)
+    }
+    kind, data, arrays = read_kinds(path, tuple(kinds))
+    return made_normalizer(kinds[kind], path, data, arrays)

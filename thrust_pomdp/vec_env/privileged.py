@@ -16,8 +16,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp.arguments import check_flag, check_positive
+from thrust_pomdp.array_files import File, check_trusted
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, owner_of
+from thrust_pomdp.vec_env.normalizer_files import read_statistics, write_statistics
 from thrust_pomdp.vec_env.previous import layers
 from thrust_pomdp.vec_env.step_infos import Infos, StepInfos
 from thrust_pomdp.wrappers.appending import OBSERVATION
@@ -240,18 +242,27 @@ class VecPrivilegedInfo(VecUnprivileged):
         self.statistics = statistics
 
     def save_statistics(self, path: str | Path) -> None:
-        """Save the statistics, for another model; a model's own file has them already."""
+        """Save the statistics, for another model; a model's own file has them already.
+
+        .. warning::
+            The file is a pickle: who loads it runs what is in it. :meth:`save_safe` writes one
+            that nobody needs to trust.
+        """
         Path(path).write_bytes(pickle.dumps(self.statistics))
 
-    def load_statistics(self, path: str | Path) -> None:
+    def load_statistics(self, path: str | Path, trusted: bool = True) -> None:
         """Take over what :meth:`save_statistics` wrote.
 
         .. warning::
             The file is a pickle, which can run any code when it is loaded: load only what you
-            trust.
+            trust. :meth:`load_safe` reads files that run nothing.
 
-        :raises ValueError: if the file holds something else, or statistics of another shape
+        :param path: the file
+        :param trusted: whether to unpickle it
+        :raises ValueError: if the file holds something else, or statistics of another shape, and
+            with ``trusted=False``
         """
+        check_trusted(path, trusted)
         try:
             loaded = pickle.loads(Path(path).read_bytes())
         except Exception as error:  # a pickle can fail in any way
@@ -265,6 +276,23 @@ class VecPrivilegedInfo(VecUnprivileged):
                 f"{path} holds {loaded!r}"
             )
         self.statistics = loaded
+
+    def save_safe(self, path: File) -> None:
+        """Save the statistics to a file of arrays and JSON, which runs nothing.
+
+        :param path: a path, which gets ``.safetensors`` where it has no suffix, or an opened file
+        """
+        write_statistics(path, self.statistics)
+
+    def load_safe(self, path: File) -> None:
+        """Take over what :meth:`save_safe` wrote; nothing of it is run.
+
+        :param path: the file
+        :raises ValueError: naming the file and the reason, if it is damaged or holds something
+            else, or statistics of another shape
+        """
+        shape = None if self.statistics is None else self.statistics.mean.shape
+        self.statistics = read_statistics(path, shape)
 
 
 def wrappers_of_kind(venv: VecEnv, kind: type[Layer]) -> list[Layer]:

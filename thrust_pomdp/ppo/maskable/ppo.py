@@ -36,6 +36,8 @@ from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.prepared_step import Step, WatchedStep
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch
+from thrust_pomdp.ppo.vocabulary import MODELS
+from thrust_pomdp.safe_values import Vocabulary
 from thrust_pomdp.vec_env.gymnasium_vec_env import ACTION_MASKS
 
 SelfMaskableRecurrentPPO = TypeVar("SelfMaskableRecurrentPPO", bound="MaskableRecurrentPPO")
@@ -76,6 +78,16 @@ class MaskableRecurrentPPO(RecurrentPPO):
         "MultiInputLstmPolicy": MaskableMultiInputLstmPolicy,
         "AsymmetricLstmPolicy": MaskableAsymmetricLstmPolicy,
     }
+    vocabulary: ClassVar[Vocabulary] = MODELS.extended(
+        {
+            "MaskableAsymmetricLstmPolicy": MaskableAsymmetricLstmPolicy,
+            "MaskableCnnLstmPolicy": MaskableCnnLstmPolicy,
+            "MaskableMlpLstmPolicy": MaskableMlpLstmPolicy,
+            "MaskableMultiInputLstmPolicy": MaskableMultiInputLstmPolicy,
+            "MaskableRecurrentDictRolloutBuffer": MaskableRecurrentDictRolloutBuffer,
+            "MaskableRecurrentRolloutBuffer": MaskableRecurrentRolloutBuffer,
+        }
+    )
     policy: MaskableRecurrentActorCriticPolicy
     #: Whether the latest :meth:`learn` asked for masks.
     use_masking = True
