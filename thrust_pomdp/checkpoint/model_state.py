@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,9 +75,7 @@ def set_model_state(model: Any, state: Mapping[str, Any]) -> None:
     buffer._carried_state = _to_states(state["carried_state"], device)
     buffer.episode_start_carry = state["episode_start_carry"]
     for name in ("ep_info_buffer", "ep_success_buffer"):
-        kept = getattr(model, name)
-        kept.clear()
-        kept.extend(state[name])
+        setattr(model, name, deque(state[name], maxlen=model._stats_window_size))
     set_random_state(model, state["random"])
 
 
@@ -138,7 +137,7 @@ def arrays_to_tensors(tree: Any, device: th.device) -> Any:
     def tensor(part: Any) -> Any:
         if not isinstance(part, np.ndarray):
             return part
-        return th.from_numpy(part.copy()).to(device)
+        return th.tensor(part, device=device)
 
     return _mapped(tree, tensor, lambda key: int(key) if key.isdigit() else key)
 
@@ -169,10 +168,10 @@ def _states(states: RNNStates | None) -> Any:
 def _to_states(state: Any, device: th.device) -> RNNStates | None:
     if state is None:
         return None
-    pi = tuple(th.from_numpy(array.copy()).to(device) for array in state["pi"])
+    pi = tuple(th.tensor(array, device=device) for array in state["pi"])
     if state["vf"] is None:
         return RNNStates(pi, pi)
-    return RNNStates(pi, tuple(th.from_numpy(a.copy()).to(device) for a in state["vf"]))
+    return RNNStates(pi, tuple(th.tensor(array, device=device) for array in state["vf"]))
 
 
 def _exploration(distribution: Any, function: Callable[[th.Tensor], Any]) -> dict[str, Any] | None:

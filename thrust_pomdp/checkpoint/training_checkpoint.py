@@ -92,6 +92,34 @@ class TrainingCheckpoint(TakesUpTraining):
         #: Steps at the latest checkpoint.
         self._written_at = 0
 
+    def load_into(self, model: Any) -> None:
+        """Put a model and its environment where the latest checkpoint is, for a new training.
+
+        Weights, optimiser, counters, streams, and the statistics and episodes of the environment;
+        neither callbacks nor logs. Then ``model.learn(n, reset_num_timesteps=False)`` takes n more
+        steps, with schedules and a folder of its own.
+
+        :param model: a ``RecurrentPPO`` with a network and an environment of the same kind
+        :raises ValueError: if there is no checkpoint, or it does not fit
+        """
+        files = self.folder.files()
+        found = self.folder.read_latest(files[0].call, self.pickle_envs) if files else None
+        if found is None:
+            raise ArgumentError(f"path must hold a checkpoint, there is none in {self.folder.path}")
+        _, tree, pickles = found
+        before = {name: list(part.shape) for name, part in model.policy.state_dict().items()}
+        saved = {name: list(part.shape) for name, part in tree["model"]["weights"].items()}
+        difference = first_difference(saved, before)
+        if difference is not None:
+            raise ArgumentError(f"model must have the network of the checkpoint: {difference}")
+        set_model_state(model, tree["model"])
+        pickled = {} if pickles is None else pickle.loads(pickles)
+        if "training" in pickled:
+            set_pickled_envs(model.env, pickled["training"])
+        if set_vec_state(model.env, tree["envs"]["training"]) and "training" not in pickled:
+            restart_episodes(model)
+        set_random_state(model, tree["model"]["random"])
+
     # What RecurrentPPO.learn calls.
 
     def begin(self, model: Any, arguments: dict[str, Any]) -> None:
@@ -121,9 +149,10 @@ class TrainingCheckpoint(TakesUpTraining):
         if difference is not None:
             raise ArgumentError(
                 f"the training in {self.folder.path} was another one: {difference}. Take the same "
-                "arguments to go on with it, another folder or resume=False for a new training, "
-                f"or go on from its weights: {_class_name(self._description)}.load_safe("
-                f'"{self._found[0].path}", env=env).learn(...)'
+                "arguments to go on with it, another folder or resume=False for a new training. A "
+                "new training that goes on from where this one is: "
+                f'TrainingCheckpoint("{self.folder.path}").load_into(model), then model.learn(..., '
+                "reset_num_timesteps=False)"
             )
         difference = first_difference(tree["versions"], versions())
         if difference is not None:
@@ -283,7 +312,3 @@ class TrainingCheckpoint(TakesUpTraining):
 
     def _on_step(self) -> bool:
         return True
-
-
-def _class_name(description: dict[str, Any]) -> str:
-    return str(description["algorithm"]).rpartition(".")[2]

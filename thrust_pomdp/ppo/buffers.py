@@ -332,7 +332,9 @@ class _SequenceStorage(RecordedStates):
 
     def _env_major(self, array: Array) -> th.Tensor:
         """Turn ``[n_steps, n_envs, ...]`` storage into a ``[n_envs, n_steps, ...]`` tensor."""
-        return th.as_tensor(np.ascontiguousarray(array.swapaxes(0, 1)), device=self.device)
+        # A copy in torch's memory, since matrix products round by where their operands lie.
+        turned = th.as_tensor(array, device=self.device).transpose(0, 1)
+        return turned.clone(memory_format=th.contiguous_format)
 
     def to_minibatches(
         self, envs_per_minibatch: int | Sequence[int], shuffle: bool = True

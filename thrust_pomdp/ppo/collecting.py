@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import (
 )
 from stable_baselines3.common.vec_env import VecEnv
 
-from thrust_pomdp.observations import check_finite_obs, stack_obs
+from thrust_pomdp.observations import check_finite_obs, map_obs, stack_obs
 from thrust_pomdp.ppo.action_noise import ActionNoise, drawing_from
 from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -83,7 +83,7 @@ class CollectsWindows(OnPolicyAlgorithm):
             if self.policy is not acting:  # a callback has put another in place
                 acting, step = self.policy, self._make_step(env, rollout_buffer)
             entering_states = lstm_states
-            obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
+            obs_tensor = self._as_tensors(self._last_obs)
             episode_starts = self._as_floats(self._last_episode_starts)
             with th.no_grad(), drawing_from(self._action_noise):
                 actions_tensor, values, log_probs, lstm_states = step(
@@ -126,7 +126,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         with th.no_grad():
             # The memory carried up to the cut, also where the next window starts from zero.
             values = self.policy.predict_values(
-                obs_as_tensor(new_obs, self.device),  # type: ignore[arg-type]
+                self._as_tensors(new_obs),
                 lstm_states.vf,
                 self._as_floats(dones),
             )
@@ -142,6 +142,13 @@ class CollectsWindows(OnPolicyAlgorithm):
         """Draw gSDE's exploration matrices anew, each from its environment's stream."""
         with drawing_from(self._action_noise):
             self.policy.reset_noise(n_envs)
+
+    def _as_tensors(self, obs: Any) -> Any:
+        """Return observations in torch's own memory, whatever memory they lie in.
+
+        Matrix products round by that: the same seed would give other numbers from run to run.
+        """
+        return map_obs(th.clone, obs_as_tensor(obs, self.device))
 
     def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
         """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""

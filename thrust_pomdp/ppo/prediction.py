@@ -17,7 +17,7 @@ from thrust_pomdp.arguments import (
     check_switch,
 )
 from thrust_pomdp.errors import MEMORY_IS_KEPT, ArgumentError, warn_user
-from thrust_pomdp.observations import check_finite_obs
+from thrust_pomdp.observations import check_finite_obs, map_obs
 from thrust_pomdp.ppo.action_noise import ACTING, ActionNoise, drawing_from, fresh_seed
 from thrust_pomdp.ppo.network import RecurrentNetwork
 from thrust_pomdp.recurrent.protocol import Memory
@@ -69,6 +69,16 @@ class PredictingPolicy(RecurrentNetwork):
         deterministic: bool = False,
     ) -> tuple[th.Tensor, LSTMState]:
         """Return the actions and the actor's states after the observation."""
+
+    def obs_to_tensor(
+        self, observation: NDArray[Any] | dict[str, NDArray[Any]]
+    ) -> tuple[PyTorchObs, bool]:
+        """Return observations as tensors in torch's own memory, and whether there were several.
+
+        Matrix products round by where operands lie in memory, and NumPy's arrays lie anywhere.
+        """
+        obs, vectorized = super().obs_to_tensor(observation)
+        return map_obs(th.clone, obs), vectorized
 
     def predict(
         self,
@@ -173,7 +183,7 @@ class PredictingPolicy(RecurrentNetwork):
         if not all(np.isfinite(part).all() for part in parts):
             raise ValueError("state must be finite: the weights or an observation have spoilt it")
         return tuple(
-            th.as_tensor(part, dtype=zero.dtype, device=zero.device)
+            th.as_tensor(part, dtype=zero.dtype, device=zero.device).clone()
             for part, zero in zip(parts, zeros, strict=True)
         )
 

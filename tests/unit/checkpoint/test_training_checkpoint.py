@@ -382,10 +382,36 @@ class TestRefusals:
         assert all(path.read_bytes() == before[path] for path in kept)
 
     def test_another_target(self, script):
-        message = r"total_timesteps was 480 and is 960.*load_safe\("
+        message = r"total_timesteps was 480 and is 960.*load_into\(model\)"
         with pytest.raises(ValueError, match=message):
             script.run(total=960)
         script.run(total=960, resume=False)
+
+    def test_a_new_training_goes_on_from_there(self, script, tmp_path):
+        model = script.model()
+        checkpoint = TrainingCheckpoint(script.path / "checkpoints")
+        checkpoint.load_into(model)
+        assert model.num_timesteps == 192
+        assert model.get_vec_normalize_env().obs_rms.count > 100
+        model.learn(96, reset_num_timesteps=False)
+        assert model.num_timesteps == 288
+        model.logger.close()
+        # What it does next is what the training that goes on does.
+        model = script.model()
+        checkpoint.load_into(model)
+        _, callback = model._setup_learn(96, None, False)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, WINDOW)
+        rewards = model.rollout_buffer.rewards.copy()
+        model.logger.close()
+        same = script.run()
+        assert same.num_timesteps == TOTAL
+        assert rewards.shape == (WINDOW, N_ENVS)
+        other = Script(tmp_path / "other", policy_kwargs={"lstm_hidden_size": 9}).model()
+        with pytest.raises(ValueError, match="model must have the network of the checkpoint"):
+            checkpoint.load_into(other)
+        other.logger.close()
+        with pytest.raises(ValueError, match="path must hold a checkpoint, there is none"):
+            TrainingCheckpoint(tmp_path / "empty").load_into(model)
 
     def test_other_callbacks(self, script):
         with pytest.raises(ValueError, match="callback was .*EvalCallback.* and is"):
