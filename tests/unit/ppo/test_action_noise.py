@@ -54,6 +54,7 @@ from thrust_pomdp.ppo.distributions import (
 )
 from thrust_pomdp.ppo.maskable import MaskableEvalCallback
 from thrust_pomdp.ppo.resuming import resumed_seed
+from thrust_pomdp.recurrent.compiled import load_kernels
 
 SPACES = {
     "Discrete": spaces.Discrete(3),
@@ -971,6 +972,17 @@ class TestUpdates:
         model.learn(2 * WINDOW * 3)
         assert th.equal(before, th.get_rng_state())
         assert len(set(met)) == len(met) == 2 * 2 * 3
+
+
+def test_a_layer_too_large_to_be_compared_is_the_same_one_whoever_watches(monkeypatch):
+    case, compiled = CASES["native vector"], load_kernels() is not None
+    as_usual = trained(case)
+    monkeypatch.setattr("thrust_pomdp.ppo.prepared_step._MOST_COMPARED", 10)
+    alone = trained(case)
+    assert alone == trained(case, Idle())
+    said = case.model().fast_paths()["compiled memory, actor, step"]
+    assert said == "it has 448 weights, too many to compare at each step"
+    assert (alone != as_usual) == compiled  # by rounding: else nothing was compared
 
 
 def test_a_thread_that_acts_with_the_model_meanwhile_disturbs_nothing():
