@@ -5,7 +5,7 @@ python -m thrust_pomdp compare --env BurstFlickeringCartPole-v0 --arms lstm-prev
 python scripts/look_inside.py --run results/burst/runs/lstm-prev-action-seed0 --out inside.png
 
 The run's model plays fresh episodes of its own environment, seen through the frozen statistics of
-its training. Saved models and statistics contain pickles: look only into those that you trust.
+its training. Runs of earlier versions are pickles: --trust-pickles, of those that you trust.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.registration import creator_of
 from thrust_pomdp.experiment import playback
-from thrust_pomdp.experiment.commands.options import make_parser, named_value, positive
+from thrust_pomdp.experiment.commands.options import (
+    add_trust_option,
+    make_parser,
+    named_value,
+    positive,
+)
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
@@ -48,6 +53,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="draw actions instead of the most likely ones")  # fmt: skip
     parser.add_argument("--env-kwargs", nargs="+", type=named_value, default=[],
                         metavar="NAME:VALUE", help="arguments of the environment")  # fmt: skip
+    add_trust_option(parser)
     return parser.parse_args(arguments)
 
 
@@ -74,9 +80,9 @@ def is_cartpole(env_id: str) -> bool:
 def picture(args: argparse.Namespace) -> str:
     run = playback.find_run(args.run)
     spec = telling(run.spec, dict(args.env_kwargs))
-    model = run.load()
+    model = run.load(args.trust_pickles)
     model.set_random_seed(args.seed)
-    env = make_evaluation_env(spec, args.n_envs, args.seed, run.load_normalizer())
+    env = make_evaluation_env(spec, args.n_envs, args.seed, run.load_normalizer(args.trust_pickles))
     trace = look_inside(model, env, args.steps, deterministic=not args.stochastic)
     env.close()
     burst = longest_burst(trace)

@@ -4,8 +4,9 @@ python scripts/render.py --run results/demo/runs/lstm-seed0 --out lstm.gif
 python scripts/render.py --model model.zip --normalizer stats.pkl --env MaskedCartPole-v0 --human
 python scripts/render.py --controller random --out random.mp4
 
-Without --env: the environment of the run, or FlickeringCartPole-v0. Saved models and statistics
-contain pickles: play only those that you trust.
+Without --env: the environment of the run, or FlickeringCartPole-v0. A model's zip file and a
+statistics' pickle may run any code: play only those that you trust. Runs of earlier versions are
+such files, and need --trust-pickles.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import gymnasium as gym
 
 import thrust_pomdp  # registers the ids
 from thrust_pomdp.experiment import playback, video
-from thrust_pomdp.experiment.commands.options import add_env_options, make_parser, positive
+from thrust_pomdp.experiment.commands.options import (
+    add_env_options,
+    add_trust_option,
+    make_parser,
+    positive,
+)
 from thrust_pomdp.experiment.commands.options import not_negative as seed
 
 DEFAULT_ENV = "FlickeringCartPole-v0"
@@ -67,6 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                      help="a model takes its most likely action (default)")  # fmt: skip
     how.add_argument("--stochastic", dest="deterministic", action="store_false",
                      help="a model draws its actions")  # fmt: skip
+    add_trust_option(parser)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, metavar="FILE", help="a .gif or .mp4 file")
     where.add_argument("--human", action="store_true", help="a window")
@@ -87,7 +94,7 @@ def watch(args: argparse.Namespace) -> None:
     env = playback.make_env(env_id, args.human, env_kwargs)
     actor: playback.Actor
     if run is not None:
-        actor = playback.run_actor(env, run, args.deterministic)
+        actor = playback.run_actor(env, run, args.deterministic, args.trust_pickles)
     elif args.model is not None:
         senses = {name: getattr(args, name) for name in SENSES}
         actor = playback.model_actor(env, args.model, args.normalizer, args.deterministic, **senses)

@@ -46,19 +46,44 @@ _DIGITS = 12
 _OF_ONE_RUN = ("arm", "seed", "hyperparams", "label")
 
 
+#: Endings of files that run nothing, and of those that may run anything.
+MODEL, NORMALIZER = ".safetensors", ".normalizer.safetensors"
+PICKLED_MODEL, PICKLED_NORMALIZER = ".zip", ".normalizer.pkl"
+#: What is said of a file that could run code.
+NOT_TRUSTED = (
+    "{path} contains pickles, which can run any code when they are loaded (of an earlier version, "
+    "or of an arm of somebody's own): pass --trust-pickles if you trust them"
+)
+
+
+def model_file(stem: Path) -> Path:
+    """Return the file of a run's model, whether it is there or not."""
+    return _first_there(stem, MODEL, PICKLED_MODEL)
+
+
+def normalizer_file(stem: Path) -> Path:
+    """Return the file of a run's normaliser, whether it is there or not."""
+    return _first_there(stem, NORMALIZER, PICKLED_NORMALIZER)
+
+
+def _first_there(stem: Path, *endings: str) -> Path:
+    paths = [stem.with_name(f"{stem.name}{ending}") for ending in endings]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
 class ComparisonFolder(ResultsFolder):
     """Results on disk: ``runs/NAME.json``, with the model and the course of the training beside it.
 
-    ==============================  ===========================================================
-    ``comparison.json``             what the folder was made with, and all of the verdict's rule
-    ``runs/NAME.json``              a finished run; written last, and whole or not at all
-    ``runs/NAME.csv``               its course, a line per rollout
-    ``runs/NAME.zip``               its model, for the algorithm's ``load``
-    ``runs/NAME.normalizer.pkl``    its normaliser, for ``VecNormalizeVisible.load``
-    ``runs/NAME.error.txt``         why it failed
-    ``tensorboard/NAME_1``          its TensorBoard log, on request
-    ``checkpoints/NAME-...``        where an unfinished run goes on from
-    ==============================  ===========================================================
+    ====================================  =====================================================
+    ``comparison.json``                   what the folder was made with, and the verdict's rule
+    ``runs/NAME.json``                    a finished run; written last, and whole or not at all
+    ``runs/NAME.csv``                     its course, a line per rollout
+    ``runs/NAME.safetensors``             its model, for the algorithm's ``load_safe``
+    ``runs/NAME.normalizer.safetensors``  its normaliser, for ``load_safe``
+    ``runs/NAME.error.txt``               why it failed
+    ``tensorboard/NAME_1``                its TensorBoard log, on request
+    ``checkpoints/NAME-...``              where an unfinished run goes on from
+    ====================================  =====================================================
 
     :param path: the folder
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import zipfile
 from collections.abc import Callable
@@ -19,9 +18,12 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
+from thrust_pomdp.array_files import is_safe_file
 from thrust_pomdp.deploy.observation_layers import load_normalizer
 from thrust_pomdp.deploy.stateful_actor import StatefulActor
+from thrust_pomdp.experiment import saved_models
 from thrust_pomdp.experiment.arms import find_arm
+from thrust_pomdp.experiment.folder import model_file, normalizer_file
 from thrust_pomdp.experiment.runs import RunSpec, load_result
 from thrust_pomdp.experiment.vec_envs import wrap_as_trained
 from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks
@@ -164,13 +166,15 @@ def load_model(path: Path) -> BaseAlgorithm:
     Ours may be the one with action masks too.
 
     .. warning::
-        A saved model contains pickles, which can run any code when they are loaded: load only what
-        you trust.
+        What ``save`` writes contains pickles, which can run any code when they are loaded: load
+        only what you trust. What ``save_safe`` writes runs nothing.
 
     :raises FileNotFoundError: if there is no such file
     :raises ValueError: if it is something else
     """
     _check_file("model", path)
+    if is_safe_file(path):
+        return saved_models.load_safe_model(path)
     try:
         with zipfile.ZipFile(path) as file:
             names = json.loads(file.read("data")).keys()
@@ -217,16 +221,18 @@ def model_actor(
     return _actor_in(layered(venv, **senses), model, model_path, deterministic)
 
 
-def run_actor(env: Env, run: SavedRun, deterministic: bool) -> ModelActor:
+def run_actor(env: Env, run: SavedRun, deterministic: bool, trusted: bool = False) -> ModelActor:
     """Load the model of a finished run, to act in an environment.
 
     :param env: the environment
     :param run: the run
     :param deterministic: take the most likely action instead of sampling
+    :param trusted: whether what is pickled may be loaded
     :raises ValueError: if a file holds something else, or does not fit the environment
     """
-    model = run.load()
-    venv = wrap_as_trained(DummyVecEnv([lambda: env]), run.spec.recipe, run.load_normalizer())
+    model = run.load(trusted)
+    normalizer = run.load_normalizer(trusted)
+    venv = wrap_as_trained(DummyVecEnv([lambda: env]), run.spec.recipe, normalizer)
     return _actor_in(venv, model, run.model, deterministic)
 
 
@@ -247,7 +253,8 @@ def _actor_in(
 def _load_normalizer(path: Path, venv: Any) -> VecNormalize:
     _check_file("normalizer", path)
     try:
-        normalizer = VecNormalize.load(str(path), venv)
+        normalizer = load_normalizer(path)
+        normalizer.set_venv(venv)
     except Exception as error:  # a pickle can fail in any way
         raise ValueError(
             f"normalizer must be a file saved by VecNormalizeVisible or VecNormalize and fit the "
@@ -298,27 +305,28 @@ class SavedRun(NamedTuple):
     model: Path
     normalizer: Path | None
 
-    def load(self) -> BaseAlgorithm:
+    def load(self, trusted: bool = False) -> BaseAlgorithm:
         """Load the model.
 
         .. warning::
-            Saved models contain pickles, which can run any code: load only what you trust.
+            Runs of earlier versions, and of arms of your own, are kept in pickles, which can run
+            any code: call only what you trust ``trusted``.
 
+        :param trusted: whether what is pickled may be loaded
         :raises ValueError: if it cannot be loaded
         """
+        saved_models.check_trusted(self.model, trusted)
         if not find_arm(self.spec.arm).is_users:
             return load_model(self.model)
-        module, _, name = self.algorithm.partition(":")
-        try:
-            algorithm = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"the model of arm {self.spec.arm}: {error}") from error
-        loaded: BaseAlgorithm = algorithm.load(self.model, device="cpu")
+        loaded: BaseAlgorithm
+        loaded = saved_models.load_run_model(self.model, self.algorithm, trusted)
         return loaded
 
-    def load_normalizer(self) -> VecNormalize | None:
+    def load_normalizer(self, trusted: bool = False) -> VecNormalize | None:
         """Load the normaliser, without an environment, if there is one."""
-        return None if self.normalizer is None else load_normalizer(self.normalizer)
+        if self.normalizer is None:
+            return None
+        return saved_models.load_run_normalizer(self.normalizer, trusted)
 
 
 def find_run(path: Path) -> SavedRun:
@@ -327,7 +335,8 @@ def find_run(path: Path) -> SavedRun:
     :param path: ``FOLDER/runs/NAME``, with or without an ending
     :raises FileNotFoundError: if a file is missing
     """
-    stem = path.with_suffix("") if path.suffix in (".json", ".zip") else path
+    endings = (".json", ".zip", ".safetensors")
+    stem = path.with_suffix("") if path.suffix in endings else path
     result = stem.with_name(f"{stem.name}.json")
     if not result.is_file():
         known = sorted(file.stem for file in stem.parent.glob("*.json"))
@@ -337,7 +346,7 @@ def find_run(path: Path) -> SavedRun:
         )
     found = load_result(result)
     spec = RunSpec(**found.spec)
-    model, normalizer = (stem.with_name(f"{stem.name}{end}") for end in (".zip", ".normalizer.pkl"))
+    model, normalizer = model_file(stem), normalizer_file(stem)
     is_normalized = spec.recipe.normalize is not None
     for file in (model, normalizer) if is_normalized else (model,):
         if not file.is_file():

@@ -7,10 +7,8 @@ a comparison.
 
 from __future__ import annotations
 
-import importlib
 import io
 import itertools
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 from thrust_pomdp.experiment import atomic_write
 from thrust_pomdp.experiment.arms import ARM_LABELS
 from thrust_pomdp.experiment.engines import Finished
+from thrust_pomdp.experiment.folder import model_file, normalizer_file
 from thrust_pomdp.experiment.runs import RunSpec
 
 #: Parameter -> its values; one or two parameters.
@@ -82,6 +81,7 @@ class EvaluationTask:
     :param algorithm: ``module:class`` of the model
     :param points: the points
     :param episodes: fresh episodes with most likely actions, and with sampled ones
+    :param trusted: whether what is pickled in the run's folder may be loaded
     """
 
     stem: Path
@@ -89,6 +89,7 @@ class EvaluationTask:
     algorithm: str
     points: tuple[dict[str, Any], ...]
     episodes: tuple[int, int]
+    trusted: bool = False
 
     @property
     def name(self) -> str:
@@ -99,12 +100,15 @@ class EvaluationTask:
         """Play; the result is a list of two means for each point."""
         import torch as th
 
+        from thrust_pomdp.experiment import saved_models
+
         th.set_num_threads(1)
-        module, _, name = self.algorithm.partition(":")
-        path = self.stem.with_name(f"{self.stem.name}.zip")
-        model = getattr(importlib.import_module(module), name).load(path, device="cpu")
-        path = self.stem.with_name(f"{self.stem.name}.normalizer.pkl")
-        normalizer = pickle.loads(path.read_bytes()) if path.exists() else None
+        path = model_file(self.stem)
+        model = saved_models.load_run_model(path, self.algorithm, self.trusted)
+        path = normalizer_file(self.stem)
+        normalizer = None
+        if path.exists():
+            normalizer = saved_models.load_run_normalizer(path, self.trusted)
         means = []
         for number, point in enumerate(self.points):
             means.append(self._means(model, normalizer, point))

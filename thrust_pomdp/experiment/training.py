@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +28,7 @@ from thrust_pomdp.experiment.callbacks import (
 from thrust_pomdp.experiment.recipe_values import SCHEDULED, Linear, parse_schedule, resolve_classes
 from thrust_pomdp.experiment.recipes import Recipe, why_general
 from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
+from thrust_pomdp.experiment.saved_models import files_of, files_of_normalizer
 from thrust_pomdp.experiment.stopwatch import Stopwatch
 from thrust_pomdp.experiment.vec_envs import (
     VecScaleReward,
@@ -279,28 +278,23 @@ class Training:
 
     def files(self) -> dict[str, bytes]:
         """Return what :func:`save_model` writes, by the ending of the file's name."""
-        model = io.BytesIO()
-        self.model.save(model)
-        files = {".zip": model.getvalue()}
         normalizer = self.model.get_vec_normalize_env()
-        if normalizer is not None:
-            files[".normalizer.pkl"] = pickle.dumps(normalizer)
-        return files
+        return {**files_of(self.model), **files_of_normalizer(normalizer)}
 
 
 def save_model(model: BaseAlgorithm, stem: Path) -> None:
     """Save what acting needs.
 
-    ``NAME.zip`` is the model, for its algorithm's ``load``; ``NAME.normalizer.pkl``, where the
-    observations are normalised, is for ``VecNormalizeVisible.load``.
+    ``NAME.safetensors`` is the model, for its algorithm's ``load_safe``;
+    ``NAME.normalizer.safetensors``, where the observations are normalised, is for
+    ``VecNormalizeVisible.load_safe``. A model of the user's own is a ``NAME.zip``.
 
     :param model: the model
     :param stem: the files' name without an ending
     """
-    model.save(stem.with_name(f"{stem.name}.zip"))
-    normalizer = model.get_vec_normalize_env()
-    if normalizer is not None:
-        normalizer.save(str(stem.with_name(f"{stem.name}.normalizer.pkl")))
+    files = {**files_of(model), **files_of_normalizer(model.get_vec_normalize_env())}
+    for ending, content in files.items():
+        stem.with_name(f"{stem.name}{ending}").write_bytes(content)
 
 
 def run(

@@ -93,6 +93,15 @@ def family_of(algorithm: type) -> str:
     return next(known, algorithm).__name__
 
 
+def algorithm_in(file: File) -> str:
+    """Return which algorithm's model a file says that it holds.
+
+    :raises SafeFileError: if it is no file of a model
+    """
+    data, _ = array_files.read(file, KIND)
+    return str(data.get("algorithm") if isinstance(data, dict) else None)
+
+
 def read_model(
     algorithm: type[Algorithm],
     file: File,
@@ -233,7 +242,9 @@ def build(
             )
             if "seed" in changes:
                 attributes.pop("_noise_state", None)
-            vars(model).update(attributes, **changes, _is_loaded=True, _made_env=is_made_here)
+            vars(model).update(attributes, **changes)
+            if hasattr(algorithm, "_is_loaded"):
+                vars(model).update(_is_loaded=True, _made_env=is_made_here)
             with buffer_comes_later(model):
                 model._setup_model()
         _check_optimizer(model, parameters)

@@ -47,7 +47,7 @@ class TestLocalEngine:
         for name in ("deterministic", "stochastic", "final", "best", "timesteps"):
             assert getattr(there, name) == getattr(here.result, name), name
         assert there.provenance.keys() >= {"git_revision", "command", "versions", "machine"}
-        assert (tmp_path / "runs" / "lstm-seed0.normalizer.pkl").exists()
+        assert (tmp_path / "runs" / "lstm-seed0.normalizer.safetensors").exists()
 
     def test_a_process_that_dies_is_a_failure_and_nobody_waits_for_it(self):
         engine = LocalEngine(2)

@@ -49,7 +49,7 @@ def test_results_are_those_of_the_local_engine_bit_for_bit(ray_engine, tmp_path)
     assert there.failed() == here.failed() == ["arms_of_users.failing-seed0"]
     error = (tmp_path / "ray" / "runs" / "arms_of_users.failing-seed0.error.txt").read_text()
     assert "RuntimeError: this arm cannot be made" in error
-    models = [tmp_path / engine / "runs" / "lstm-seed1.zip" for engine in ("ray", "local")]
+    models = [tmp_path / engine / "runs" / "lstm-seed1.safetensors" for engine in ("ray", "local")]
     assert all(model.stat().st_size > 10_000 for model in models)
 
 

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import json
 import math
-import pickle
 import random
 import time
 
@@ -18,11 +17,11 @@ import torch as th
 from gymnasium.envs.registration import EnvSpec
 from instant_engine import spec
 from maskable_envs import ChangingMaskEnv
-from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import DummyVecEnv, unwrap_vec_normalize
 
 from thrust_pomdp import RecurrentPPO, VecNormalizeVisible, make_vec_env
-from thrust_pomdp.experiment import playback, report, training, vec_envs
+from thrust_pomdp.deploy.observation_layers import load_normalizer
+from thrust_pomdp.experiment import playback, report, saved_models, training, vec_envs
 from thrust_pomdp.experiment.arms import ARMS, find_arm
 from thrust_pomdp.experiment.callbacks import without_side_effects
 from thrust_pomdp.experiment.recipes import recipe_for
@@ -276,7 +275,7 @@ class TestArmsThatActByMasks:
         save_result(found, tmp_path / f"{one.name}.json")
         # And are played by masks from their files.
         env = FencedEnv()
-        actor = playback.run_actor(env, playback.find_run(tmp_path / one.name), False)
+        actor = playback.run_actor(env, playback.find_run(tmp_path / one.name), False, True)
         lengths = []
         playback.play(env, actor, 3, 100, 0, lambda length, total: lengths.append(length))
         assert lengths == [7, 7, 7]
@@ -299,10 +298,12 @@ class TestFiles:
         one = Training(small(arm))
         result = one.run()
         files = one.files()
-        assert files.keys() == {".zip", ".normalizer.pkl"}
-        (tmp_path / "model.zip").write_bytes(files[".zip"])
-        model = type(one.model).load(tmp_path / "model.zip", device="cpu")
-        normalizer = pickle.loads(files[".normalizer.pkl"])
+        assert files.keys() == {".safetensors", ".normalizer.safetensors"}
+        for ending, content in files.items():
+            (tmp_path / f"one{ending}").write_bytes(content)
+        model = saved_models.load_safe_model(tmp_path / "one.safetensors")
+        assert type(model) is type(one.model)
+        normalizer = load_normalizer(tmp_path / "one.normalizer.safetensors", trusted=False)
         assert type(normalizer) is VecNormalizeVisible
         env = make_training_env(small(arm))
         model.set_env(env)
@@ -311,14 +312,16 @@ class TestFiles:
 
     def test_run_saves_what_it_trained(self, tmp_path):
         run(spec(), save_to=tmp_path / "one")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["one.normalizer.pkl", "one.zip"]
-        model = RecurrentPPO.load(tmp_path / "one.zip")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "one.normalizer.safetensors",
+            "one.safetensors",
+        ]
+        model = RecurrentPPO.load_safe(tmp_path / "one")
         assert model.num_timesteps == 2048
-        VecNormalizeVisible.load(
-            str(tmp_path / "one.normalizer.pkl"), make_vec_env("FlickeringCartPole-v0")
+        VecNormalizeVisible.load_safe(
+            tmp_path / "one.normalizer", make_vec_env("FlickeringCartPole-v0")
         )
-        data, _, _ = load_from_zip_file(tmp_path / "one.zip")
-        assert data["seed"] == spec().training_seed
+        assert model.seed == spec().training_seed
 
     def test_the_course_of_a_run_as_csv(self):
         one = result(evaluations=[(2048, 1.5, 30.0, 20.0), (2100, 1.6, 31.0, 21.0)])

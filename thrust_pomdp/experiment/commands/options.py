@@ -397,3 +397,13 @@ def command(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
         return main
 
     return decorate
+
+
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets code in files run."""
+    parser.add_argument(
+        "--trust-pickles",
+        action="store_true",
+        help="load models and normalisers that are pickles, which can run any code: of runs by "
+        "earlier versions, and of arms of your own",
+    )

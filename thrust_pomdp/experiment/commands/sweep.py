@@ -30,7 +30,13 @@ from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.commands import compare, options
 from thrust_pomdp.experiment.console import say
 from thrust_pomdp.experiment.engines import Engine, Failed, Finished
-from thrust_pomdp.experiment.folder import ComparisonFolder, environment_of
+from thrust_pomdp.experiment.folder import (
+    MODEL,
+    NOT_TRUSTED,
+    ComparisonFolder,
+    environment_of,
+    model_file,
+)
 from thrust_pomdp.experiment.progress_bars import ProgressBars
 from thrust_pomdp.experiment.recipe_values import parse_literal
 from thrust_pomdp.experiment.results_folder import ResultsFolder, check_same
@@ -82,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
         metavar=("MOST_LIKELY", "SAMPLED"),
         help="fresh episodes at each point (100 100)",
     )
+    options.add_trust_option(evaluated)
     options.add_running_options(evaluated)
     evaluated.add_argument("--out", type=Path, required=True, help="folder of the results")
     trained = commands.add_parser("train", parents=[compare.training_parser()])
@@ -162,8 +169,11 @@ def _task(
 ) -> sweeps.EvaluationTask:
     spec = RunSpec(**result.spec)
     stem = args.comparison / "runs" / spec.name
-    if not stem.with_name(f"{stem.name}.zip").exists():
-        raise ValueError(f"{stem}.zip is missing: train the run again in another folder")
+    model = model_file(stem)
+    if not model.exists():
+        raise ValueError(f"{model} is missing: train the run again in another folder")
+    if model.suffix != MODEL and not args.trust_pickles:
+        raise ValueError(NOT_TRUSTED.format(path=model))
     most_likely, sampled = args.eval_episodes
     return sweeps.EvaluationTask(
         stem.resolve(),
@@ -171,12 +181,13 @@ def _task(
         result.provenance["algorithm"],
         tuple(points),
         (most_likely, sampled),
+        args.trust_pickles,
     )
 
 
 def _fingerprint(stem: Path) -> str:
     """Return what tells a model from others."""
-    return hashlib.sha256(stem.with_name(f"{stem.name}.zip").read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(model_file(stem).read_bytes()).hexdigest()[:12]
 
 
 def _play(tasks: Sequence[sweeps.EvaluationTask], folder: SweepFolder, engine: Engine) -> None:
