@@ -7,6 +7,7 @@ Both are loaded in turn, in one run: the ratio tells, the times are this machine
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def compare(model: RecurrentPPO, folder: Path, times: int = 15) -> tuple[float, 
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="file_sizes", description=__doc__).parse_args()
     print("model            size    time to load, by SB3's zip file")
     for name, model in models().items():
         with tempfile.TemporaryDirectory() as folder:
