@@ -50,6 +50,8 @@ _SUPPORTED = frozenset(np.dtype(name) for name in _DTYPES.values())
 #: Numbers, texts and brackets of JSON that any file may have, and bytes of file for one more: each
 #: becomes an object of Python's, which is bigger than the ``[],`` that it may be written as.
 _PARTS, _BYTES_PER_PART = 50_000, 16
+#: The longest header, in bytes: it is there several times while it is read.
+_LONGEST_HEADER = 2**23
 
 Array = NDArray[Any]
 #: A path, or an opened binary file.
@@ -75,7 +77,8 @@ def write(file: File, kind: str, data: Any, arrays: Mapping[str, Array]) -> None
     :param kind: what it holds, for whoever reads it
     :param data: what JSON can hold
     :param arrays: by name, of NumPy's numbers and bools
-    :raises SafeFileError: for arrays of anything else, or NaN in ``data``
+    :raises SafeFileError: for arrays of anything else, NaN in ``data``, and more in ``data`` than
+        :func:`read` would take
     :raises OSError: if it cannot be written
     """
     content = as_bytes(kind, data, arrays)
@@ -103,7 +106,22 @@ def as_bytes(kind: str, data: Any, arrays: Mapping[str, Array]) -> bytes:
     except ValueError as error:
         raise SafeFileError(f"data must be what JSON can hold: {error}") from None
     metadata = {"format": "thrust_pomdp", "json": text, "sha256": _digest(text, ready)}
-    return bytes(save(ready, metadata))
+    content = bytes(save(ready, metadata))
+    _check_readable(content)
+    return content
+
+
+def _check_readable(content: bytes) -> None:
+    """Refuse to write what would be refused when it is read, when it is too late."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        _check_length(length)
+        _check_parts(content, len(content), "header", 8, 8 + length)
+    except SafeFileError as error:
+        raise SafeFileError(
+            f"the file {error}: it has more in its data than goes without arrays, keep long lists "
+            "as arrays of numbers"
+        ) from None
 
 
 def read(file: File, kind: str) -> tuple[Any, dict[str, Array]]:
@@ -194,7 +212,8 @@ def _parse(content: bytearray, kinds: Sequence[str]) -> tuple[str, Any, dict[str
             f"must be a safetensors file: it says that its header has {length} bytes, of "
             f"{len(content)} that there are"
         )
-    header = parse_json(content[8 : 8 + length], len(content), "header")
+    _check_length(length)
+    header = parse_json(memoryview(content)[8 : 8 + length], len(content), "header")
     if not isinstance(header, dict) or not isinstance(header.get("__metadata__"), dict):
         raise SafeFileError("was not written by this package: its header has no metadata")
     metadata = header.pop("__metadata__")
@@ -206,7 +225,23 @@ def _parse(content: bytearray, kinds: Sequence[str]) -> tuple[str, Any, dict[str
     arrays = _arrays(header, memoryview(content)[8 + length :])
     if _digest(text, arrays) != metadata["sha256"]:
         raise SafeFileError("is damaged: its SHA-256 is not that of what it holds")
-    return *_checked(parse_json(text.encode(), len(content), "JSON"), kinds), arrays
+    return *_checked(parse_json(text, len(content), "JSON"), kinds), arrays
+
+
+def _check_length(length: int) -> None:
+    if length > _LONGEST_HEADER:
+        raise SafeFileError(
+            f"has a header of {length:,} bytes, where {_LONGEST_HEADER:,} are the most"
+        )
+
+
+def _check_parts(
+    text: Any, size: int, what: str, start: int | None = None, end: int | None = None
+) -> None:
+    marks = ",[{:" if isinstance(text, str) else (b",", b"[", b"{", b":")
+    n_parts = sum(text.count(mark, start, end) for mark in marks)
+    if n_parts > _PARTS + size // _BYTES_PER_PART:
+        raise SafeFileError(f"has a {what} of more parts than a file of its size may have")
 
 
 def _checked(whole: Any, kinds: Sequence[str]) -> tuple[str, Any]:
@@ -223,7 +258,9 @@ def _checked(whole: Any, kinds: Sequence[str]) -> tuple[str, Any]:
     return whole["kind"], whole["data"]
 
 
-def parse_json(text: bytes | bytearray, size: int, what: str, takes_constants: bool = False) -> Any:
+def parse_json(
+    text: str | bytes | bytearray | memoryview, size: int, what: str, takes_constants: bool = False
+) -> Any:
     """Read JSON, strictly: each key once, and not more parts than there is memory for.
 
     :param text: the JSON
@@ -232,9 +269,11 @@ def parse_json(text: bytes | bytearray, size: int, what: str, takes_constants: b
     :param takes_constants: whether it may have NaN and Infinity, as Python writes them
     :raises SafeFileError: if it is not so
     """
-    n_parts = sum(text.count(mark) for mark in (b",", b"[", b"{", b":"))
-    if n_parts > _PARTS + size // _BYTES_PER_PART:
-        raise SafeFileError(f"has a {what} of more parts than a file of its size may have")
+    try:
+        decoded = text if isinstance(text, str) else str(text, "utf-8")
+    except ValueError as error:
+        raise SafeFileError(f"has a {what} that is no JSON: {error}") from None
+    _check_parts(decoded, size, what)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -249,8 +288,15 @@ def parse_json(text: bytes | bytearray, size: int, what: str, takes_constants: b
             return float(name)
         raise SafeFileError(f"has {name} in its {what}, which is no JSON")
 
+    def number(text: str) -> float:
+        if math.isinf(found := float(text)) and not takes_constants:
+            raise SafeFileError(f"has {text[:40]} in its {what}, which is no finite number")
+        return found
+
     try:
-        return json.loads(text.decode(), object_pairs_hook=once, parse_constant=constant)
+        return json.loads(
+            decoded, object_pairs_hook=once, parse_constant=constant, parse_float=number
+        )
     except SafeFileError:
         raise
     except (ValueError, RecursionError) as error:

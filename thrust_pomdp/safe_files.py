@@ -21,8 +21,14 @@ from thrust_pomdp.array_files import SafeFileError
 
 Arrays = dict[str, NDArray[Any]]
 
-#: Kinds of NumPy's numbers that have a place in safetensors: bools, integers and floats.
-_NUMBERS = "biuf"
+#: NumPy's numbers that have a place in safetensors, by name.
+_NUMBERS: dict[str, type[np.generic]] = {
+    np.dtype(cls).name: cls
+    for cls in (
+        np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
+        np.uint64, np.float16, np.float32, np.float64,
+    )
+}  # fmt: skip
 
 #: Deeper trees are refused, before Python refuses them with a traceback.
 _DEEPEST = 100
@@ -46,6 +52,7 @@ def write_tree(path: str | os.PathLike[str], kind: str, tree: Any) -> None:
     :param kind: what it is, which :func:`read_tree` compares
     :param tree: see above
     :raises TypeError: for what is not of a tree, naming its place
+    :raises ValueError: for more numbers outside of arrays than :func:`read_tree` would take
     :raises OSError: if it cannot be written; what was there stays as it is
     """
     array_files.write(path, kind, *to_data(tree))
@@ -67,7 +74,7 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
         raise DamagedFileError(path, f"it {reason}") from None
     try:
         return from_data(data, arrays)
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise DamagedFileError(path, f"its JSON is not of a tree ({error})") from None
 
 
@@ -89,14 +96,14 @@ def _to_data(tree: Any, place: str, arrays: Arrays, depth: int) -> Any:
         raise TypeError(f"{place[:60]}... is more than {_DEEPEST} levels deep")
     if tree is None or isinstance(tree, (bool, str)):
         return tree
-    if isinstance(tree, np.ndarray) and tree.dtype.kind in _NUMBERS:
+    if isinstance(tree, np.ndarray) and tree.dtype.name in _NUMBERS:
         # Without a copy where it lies as a file has it; the order of bytes is the file's.
         native = tree.astype(tree.dtype.newbyteorder("="), copy=False)
         while not place or place in arrays:  # {"a.b": ..., "a": {"b": ...}}
             place += "'"
         arrays[place] = np.ascontiguousarray(native).reshape(tree.shape)
         return {"$array": place}
-    if isinstance(tree, np.generic) and tree.dtype.kind in _NUMBERS:
+    if isinstance(tree, np.generic) and tree.dtype.name in _NUMBERS:
         return {"$scalar": [tree.dtype.name, _to_data(tree.item(), place, arrays, depth)]}
     if isinstance(tree, int):
         return int(tree)
@@ -139,15 +146,8 @@ def from_data(data: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return float(data["$float"])
     if data.keys() == {"$scalar"}:
         name, value = data["$scalar"]
-        if name in _SCALARS:
-            return _SCALARS[name](from_data(value, arrays))
+        number = from_data(value, {})
+        if name in _NUMBERS and isinstance(number, (bool, int, float)):
+            with np.errstate(over="raise"):
+                return _NUMBERS[name](number)
     raise ValueError(f"{marks[0]} is not understood: {str(data)[:80]}")
-
-
-_SCALARS: dict[str, type[np.generic]] = {
-    np.dtype(cls).name: cls
-    for cls in (
-        np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
-        np.uint64, np.float16, np.float32, np.float64,
-    )
-}  # fmt: skip
