@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ _NUMBERS: dict[str, type[np.generic]] = {
 
 #: Deeper trees are refused, before Python refuses them with a traceback.
 _DEEPEST = 100
+
+#: Lists of so many numbers or more are kept as arrays.
+_LONG_LIST = 64
 
 
 class DamagedFileError(SafeFileError):
@@ -97,12 +100,7 @@ def _to_data(tree: Any, place: str, arrays: Arrays, depth: int) -> Any:
     if tree is None or isinstance(tree, (bool, str)):
         return tree
     if isinstance(tree, np.ndarray) and tree.dtype.name in _NUMBERS:
-        # Without a copy where it lies as a file has it; the order of bytes is the file's.
-        native = tree.astype(tree.dtype.newbyteorder("="), copy=False)
-        while not place or place in arrays:  # {"a.b": ..., "a": {"b": ...}}
-            place += "'"
-        arrays[place] = np.ascontiguousarray(native).reshape(tree.shape)
-        return {"$array": place}
+        return {"$array": _keep(tree, place, arrays)}
     if isinstance(tree, np.generic) and tree.dtype.name in _NUMBERS:
         return {"$scalar": [tree.dtype.name, _to_data(tree.item(), place, arrays, depth)]}
     if isinstance(tree, int):
@@ -110,6 +108,9 @@ def _to_data(tree: Any, place: str, arrays: Arrays, depth: int) -> Any:
     if isinstance(tree, float):
         return float(tree) if math.isfinite(tree) else {"$float": repr(float(tree))}
     if isinstance(tree, (list, tuple)):
+        numbers = _as_numbers(tree)
+        if numbers is not None:
+            return {"$list": _keep(numbers, place, arrays)}
         return [
             _to_data(part, f"{place}.{number}", arrays, depth + 1)
             for number, part in enumerate(tree)
@@ -128,6 +129,31 @@ def _to_data(tree: Any, place: str, arrays: Arrays, depth: int) -> Any:
     )
 
 
+def _keep(array: NDArray[Any], place: str, arrays: Arrays) -> str:
+    """Add an array to those of the file; return its name there."""
+    # Without a copy where it lies as a file has it; the order of bytes is the file's.
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    while not place or place in arrays:  # {"a.b": ..., "a": {"b": ...}}
+        place += "'"
+    arrays[place] = np.ascontiguousarray(native).reshape(array.shape)
+    return place
+
+
+def _as_numbers(items: Sequence[Any]) -> NDArray[Any] | None:
+    """Return long lists of Python's numbers of one kind as an array; None for other lists.
+
+    What is noted at each episode of a training would make a long text.
+    """
+    kinds = {type(item) for item in items} if len(items) >= _LONG_LIST else set()
+    if kinds == {float}:
+        return np.array(items, dtype=np.float64)
+    if kinds == {bool}:
+        return np.array(items, dtype=np.bool_)
+    if kinds == {int} and min(items) >= -(2**63) and max(items) < 2**63:
+        return np.array(items, dtype=np.int64)
+    return None
+
+
 def from_data(data: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Put a tree together again.
 
@@ -142,6 +168,10 @@ def from_data(data: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return {key: from_data(part, arrays) for key, part in data.items()}
     if data.keys() == {"$array"} and data["$array"] in arrays:
         return arrays[data["$array"]]
+    if data.keys() == {"$list"} and data["$list"] in arrays:
+        listed = arrays[data["$list"]]
+        if listed.ndim == 1 and listed.dtype in (np.float64, np.int64, np.bool_):
+            return listed.tolist()
     if data.keys() == {"$float"} and data["$float"] in ("inf", "-inf", "nan"):
         return float(data["$float"])
     if data.keys() == {"$scalar"}:

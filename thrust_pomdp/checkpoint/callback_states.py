@@ -81,7 +81,7 @@ def callback_states(callback: BaseCallback) -> dict[str, Any]:
             "class": type(part).__name__,
             "n_calls": part.n_calls,
             "num_timesteps": part.num_timesteps,
-            "attributes": {name: getattr(part, name) for name in _attributes(part)},
+            "attributes": {name: _compact(getattr(part, name)) for name in _attributes(part)},
         }
         if _says(part):
             state["own"] = part.get_state()  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def set_callback_states(callback: BaseCallback, states: Mapping[str, Any]) -> No
         state = states[path]
         part.n_calls, part.num_timesteps = state["n_calls"], state["num_timesteps"]
         for name, value in state["attributes"].items():
-            setattr(part, name, value)
+            setattr(part, name, value.tolist() if isinstance(value, np.ndarray) else value)
         if "own" in state:
             part.set_state(state["own"])  # type: ignore[attr-defined]
         if isinstance(part, ProgressBarCallback):
@@ -111,6 +111,15 @@ def set_callback_states(callback: BaseCallback, states: Mapping[str, Any]) -> No
             part.pbar.update(counters.num_timesteps - counters._num_timesteps_at_start)
         if isinstance(part, EvalCallback) and part.log_path is not None:
             _write_evaluations(part)
+
+
+def _compact(value: Any) -> Any:
+    """Return as an array what is a row of numbers for each evaluation of a long training."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], list):
+        return value
+    kinds = {type(number) for row in value for number in row}
+    lengths = {len(row) for row in value}
+    return np.array(value) if len(lengths) == 1 and kinds in ({float}, {int}, {bool}) else value
 
 
 def _attributes(callback: BaseCallback) -> tuple[str, ...]:

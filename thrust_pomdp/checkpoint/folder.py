@@ -108,11 +108,11 @@ class Folder:
             if pickles is not None:
                 write_whole(beside(path), pickles)
             write_tree(path, KIND, {**tree, "pickles": _digest(pickles)})
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:  # or somebody's state is none to keep
+            reason = getattr(error, "strerror", None) or error
             warn_user(
                 f"the checkpoint after {steps} steps could not be written into {self.path} "
-                f"({error.strerror or error}): training goes on, and the next iteration tries "
-                "again"
+                f"({reason}): training goes on, and the next iteration tries again"
             )
             return False
         kept = self.files(call)[:_KEPT]

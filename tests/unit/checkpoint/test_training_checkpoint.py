@@ -546,6 +546,17 @@ class TestCallbacks:
             run(200)
         assert run(None).seen == list(range(N_ENVS, TOTAL + 1, N_ENVS))
 
+    def test_what_cannot_be_kept_ends_no_training(self, tmp_path):
+        class Strange(Counts):
+            def get_state(self):
+                return {"seen": object()}
+
+        with pytest.warns(UserWarning, match=r"could not be written .*seen is a object: what is"):
+            model = Script(tmp_path).learn(
+                96, callback=[Strange(), TrainingCheckpoint(tmp_path / "checkpoints", every=48)]
+            )
+        assert model.num_timesteps == 96
+
     def test_one_that_does_not_say_is_told_of(self, tmp_path):
         with pytest.warns(UserWarning, match="^CountsSilently would start anew"):
             Script(tmp_path).learn(
