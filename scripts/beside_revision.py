@@ -36,7 +36,6 @@ import torch as th
 th.set_num_threads(1)
 import thrust_pomdp
 from stable_baselines3.common.logger import configure
-from thrust_pomdp.experiment.commands.options import make_parser
 
 for name, (n_envs, hidden, shared) in json.loads(sys.argv[1]).items():
     env = thrust_pomdp.make_vec_env("FlickeringCartPole-v0", n_envs, seed=0)
