@@ -34,6 +34,8 @@ Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
 KIND = "model"
 #: Attributes that follow from others.
 _DERIVED = ("lr_schedule",)
+#: Steps of a window, of one environment and of all, that a file may ask for.
+_MOST_STEPS, _MOST_STEPS_OF_ALL = 2**20, 2**24
 #: What belongs to the run that was saved: written where it is data, and not missed.
 _OF_THE_RUN = (
     "_last_obs",
@@ -135,6 +137,7 @@ def read_model(
             for name, part in data["attributes"].items()
         }
         _check_attributes(attributes, algorithm)
+        _check_window({**attributes, **changes}, {*given, *changes}, env)
         parameters = {name: reader.read(part, name) for name, part in data["parameters"].items()}
     return build(algorithm, file, attributes, parameters, env, device, force_reset, changes)
 
@@ -186,6 +189,18 @@ def _check_attributes(attributes: dict[str, Any], algorithm: type[BaseAlgorithm]
     if type(n_envs) is not int or n_envs < 1 or (starts is not None and len(starts) != n_envs):
         raise SafeFileError(f"was written with {str(n_envs)[:80]} environments, which cannot be")
     _check_log(attributes)
+
+
+def _check_window(attributes: Mapping[str, Any], given: set[str], env: Any) -> None:
+    """Refuse a window that nobody has memory or time for, unless the program asks for it."""
+    n_steps, n_envs = attributes.get("n_steps"), getattr(env, "num_envs", attributes["n_envs"])
+    if type(n_steps) is not int or "n_steps" in given:
+        return
+    if n_steps > _MOST_STEPS or n_steps * n_envs > _MOST_STEPS_OF_ALL:
+        raise SafeFileError(
+            f"says that a window has {n_steps:,} steps of {n_envs:,} environments, which is not "
+            "taken from a file: pass n_steps"
+        )
 
 
 def _check_log(attributes: dict[str, Any]) -> None:
@@ -349,6 +364,7 @@ def attributes_of_zip(
         _check_nothing_is_missing(algorithm, plain.pickled, {*given, *changes})
         attributes.setdefault("rollout_buffer_class", None)
         _check_attributes(attributes, algorithm)
+        _check_window({**attributes, **changes}, {*given, *changes}, env)
     return attributes, plain.parameters
 
 

@@ -192,7 +192,9 @@ class NormalizerFiles(VecNormalize):
         loaded.set_venv(venv)
         n_envs = venv.num_envs
         loaded.reset_infos = [{} for _ in range(n_envs)]
-        loaded.metadata = venv.metadata
+        # As SB3's constructor sets it.
+        modes = [] if venv.render_mode is None else [venv.render_mode]
+        loaded.metadata = {"render_modes": modes}
         loaded._seeds, loaded._options = [None] * n_envs, [{} for _ in range(n_envs)]
         return loaded
 

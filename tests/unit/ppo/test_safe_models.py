@@ -15,7 +15,7 @@ from gymnasium import spaces
 from helpers import FixedLengthEnv, fixed_length_envs
 from maskable_envs import ChangingMaskEnv
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
@@ -31,6 +31,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
 )
 from thrust_pomdp.deploy.observation_layers import Previous
+from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.vec_env.normalizer_files import read_normalizer, write_normalizer
 
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -140,12 +141,14 @@ def assert_same_attributes(one: Any, other: Any) -> None:
         if name in ("_last_obs", "_last_original_obs") and isinstance(mine, dict):
             mine, others = dict(mine), dict(others)
         assert type(mine) is type(others), name
-        if name == "_last_lstm_states":
+        if name == "_action_noise":
+            assert mine.get_state() == others.get_state()
+        elif callable(mine) and not isinstance(mine, type):
+            assert [mine(x) for x in (1, 0.3, 0)] == [others(x) for x in (1, 0.3, 0)], name
+        elif name == "_last_lstm_states":
             np.testing.assert_array_equal(np.array(mine), np.array(others))
         elif name.startswith("_last"):
             np.testing.assert_equal(mine, others, err_msg=name)
-        elif isinstance(mine, FloatSchedule):
-            assert [mine(x) for x in (1, 0.3, 0)] == [others(x) for x in (1, 0.3, 0)], name
         else:
             assert mine == others or repr(mine) == repr(others), name
 
@@ -297,6 +300,16 @@ class TestModels:
         assert_same_parameters(model, RecurrentPPO.load_safe(tmp_path / "there" / "model"))
         with pytest.raises(ValueError, match="use load_safe"):
             RecurrentPPO.load(path)
+
+    def test_of_windows_that_nobody_has_memory_for(self):
+        model = a_model()
+        model.n_steps = 2**31
+        with pytest.raises(ValueError, match=r"window has 2,147,483,648 steps .* pass n_steps"):
+            through_file(model)
+        assert through_file(model, n_steps=16).n_steps == 16
+        model.n_envs, model._last_episode_starts = 2**40, None
+        with pytest.raises(ValueError, match="pass n_steps"):
+            through_file(model)
 
     def test_of_half_precision(self):
         model = a_model()
@@ -647,3 +660,101 @@ class TestActors:
         actor._pipeline.layers.append(Previous(lambda actions: actions, "action", None))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="previous action must be shown as the wrappers"):
             actor.save(tmp_path / "actor")
+
+
+class Trace(Memory):
+    """Somebody's memory: a running mean."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
+        super().__init__(input_size, hidden_size, num_layers)
+        self.read = nn.Linear(input_size, hidden_size)
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (StatePart("trace", (self.hidden_size,)),)
+
+    def step(self, features: th.Tensor, states: Any) -> Any:
+        trace = 0.5 * states[0][0] + self.read(features)
+        return trace, (trace[None],)
+
+
+class TestProgramsOfStrangers:
+    """Each as somebody might write it, held against SB3's zip file."""
+
+    def held_against_zip(self, model: Any, tmp_path: Path, env: Any = None, **own: Any) -> Any:
+        model.save(tmp_path / "model.zip")
+        model.save_safe(tmp_path / "model")
+        by_zip = type(model).load(tmp_path / "model.zip", device="cpu")
+        safe = type(model).load_safe(tmp_path / "model", custom_objects=own, device="cpu")
+        assert_same_attributes(by_zip, safe)
+        assert_same_parameters(by_zip, safe)
+        assert_acts_alike(by_zip, safe, 50)
+        if env is None:
+            return safe
+        found = []
+        for loaded in (by_zip, safe):
+            venv = env()
+            loaded.set_env(venv)
+            venv.seed(3)
+            loaded.set_random_seed(3)
+            venv.seed(3)
+            found.append(loaded.learn(64, reset_num_timesteps=False))
+        assert_same_parameters(*found)
+        return safe
+
+    def test_a_memory_of_ones_own(self, tmp_path):
+        kwargs = {**SMALL, "rnn_class": Trace}
+        model = RecurrentPPO(
+            "MlpLstmPolicy", envs("vector", "discrete"), policy_kwargs=kwargs, **settings()
+        ).learn(16)
+        self.held_against_zip(model, tmp_path, lambda: envs("vector", "discrete"), rnn_class=Trace)
+
+    def test_a_stack_of_wrappers(self, tmp_path):
+        model = RecurrentPPO("MlpLstmPolicy", a_stack(), policy_kwargs=SMALL, **settings())
+        model.learn(64)
+        model.get_vec_normalize_env().save_safe(tmp_path / "normalizer")
+
+        def again() -> VecEnv:
+            venv = VecNormalizeVisible.load_safe(tmp_path / "normalizer", flickering())
+            return VecFrameStack(VecPreviousReward(VecPreviousAction(venv)), 3)
+
+        self.held_against_zip(model, tmp_path, again)
+
+    def test_a_schedule_that_is_a_class(self, tmp_path):
+        class Cosine:
+            def __call__(self, left: float) -> float:
+                return 1e-3 * (1 + np.cos(np.pi * (1 - left))) / 2
+
+        globals()["Cosine"] = Cosine
+        model = a_model(learning_rate=Cosine())
+        self.held_against_zip(model, tmp_path, learning_rate=Cosine())
+
+    def test_a_policy_with_a_head_more(self, tmp_path):
+        class Predicting(MlpLstmPolicy):
+            def _build(self, lr_schedule: Any) -> None:
+                super()._build(lr_schedule)
+                self.more = nn.Sequential(nn.Linear(8, 4), nn.GELU(), nn.Linear(4, 1))
+
+        model = RecurrentPPO(
+            Predicting, envs("vector", "box"), policy_kwargs=SMALL, **settings(use_sde=True)
+        ).learn(16)
+        safe = self.held_against_zip(
+            model, tmp_path, lambda: envs("vector", "box"), policy_class=Predicting
+        )
+        assert th.equal(safe.policy.more[0].bias, model.policy.more[0].bias)
+
+    def test_saved_in_the_midst_by_a_callback(self, tmp_path):
+        from stable_baselines3.common.callbacks import BaseCallback
+
+        class Saving(BaseCallback):
+            def _on_step(self) -> bool:
+                if self.n_calls == 5:
+                    self.model.save_safe(tmp_path / "midst")  # type: ignore[attr-defined]
+                    self.model.save(tmp_path / "midst.zip")
+                return True
+
+        model = RecurrentPPO("MlpLstmPolicy", flickering(), policy_kwargs=SMALL, **settings())
+        model.learn(32, callback=Saving())
+        by_zip = RecurrentPPO.load(tmp_path / "midst.zip", env=flickering(), device="cpu")
+        safe = RecurrentPPO.load_safe(tmp_path / "midst", env=flickering(), device="cpu")
+        assert safe.num_timesteps == by_zip.num_timesteps == 10
+        assert_same_parameters(by_zip, safe)
