@@ -193,7 +193,9 @@ class NormalizerFiles(VecNormalize):
         n_envs = venv.num_envs
         loaded.reset_infos = [{} for _ in range(n_envs)]
         # As SB3's constructor sets it.
-        modes = [] if venv.render_mode is None else [venv.render_mode]
+        modes = {None: [], "rgb_array": ["human", "rgb_array"]}.get(
+            venv.render_mode, [venv.render_mode]
+        )
         loaded.metadata = {"render_modes": modes}
         loaded._seeds, loaded._options = [None] * n_envs, [{} for _ in range(n_envs)]
         return loaded
