@@ -9,7 +9,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from thrust_pomdp import array_files
 from thrust_pomdp.arguments import check_finite_number, check_fraction, check_positive
@@ -192,9 +193,21 @@ class NormalizerFiles(VecNormalize):
         loaded.set_venv(venv)
         n_envs = venv.num_envs
         loaded.reset_infos = [{} for _ in range(n_envs)]
-        loaded.metadata = venv.metadata
+        # What a wrapper's constructor makes of the environments that it is put around.
+        around = _Around(venv)
+        loaded.render_mode, loaded.metadata = around.render_mode, around.metadata
         loaded._seeds, loaded._options = [None] * n_envs, [{} for _ in range(n_envs)]
         return loaded
+
+
+class _Around(VecEnvWrapper):
+    """A wrapper that does nothing."""
+
+    def reset(self) -> VecEnvObs:
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        return self.venv.step_wait()
 
 
 def kind_of_file(cls: type) -> str:

@@ -31,6 +31,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
 )
 from thrust_pomdp.deploy.observation_layers import Previous
+from thrust_pomdp.ppo.action_noise import ActionNoise
 from thrust_pomdp.vec_env.normalizer_files import read_normalizer, write_normalizer
 
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -144,6 +145,8 @@ def assert_same_attributes(one: Any, other: Any) -> None:
             np.testing.assert_array_equal(np.array(mine), np.array(others))
         elif name.startswith("_last"):
             np.testing.assert_equal(mine, others, err_msg=name)
+        elif isinstance(mine, ActionNoise):
+            assert mine.get_state() == others.get_state(), name
         elif isinstance(mine, FloatSchedule):
             assert [mine(x) for x in (1, 0.3, 0)] == [others(x) for x in (1, 0.3, 0)], name
         else:
@@ -486,6 +489,14 @@ class TestNormalisers:
         for name in known - others:
             np.testing.assert_equal(getattr(safe, name), getattr(pickled, name), err_msg=name)
         assert_normalises_alike(pickled, safe)
+
+    def test_know_how_their_environments_are_painted(self, tmp_path):
+        venv = DummyVecEnv([lambda: gym.make("CartPole-v1", render_mode="rgb_array")])
+        made = VecNormalizeVisible(venv)
+        made.save_safe(tmp_path / "normalizer")
+        loaded = VecNormalizeVisible.load_safe(tmp_path / "normalizer", venv)
+        assert loaded.render_mode == made.render_mode == "rgb_array"
+        assert loaded.metadata == made.metadata
 
     def test_of_sb3(self, tmp_path):
         venv = VecNormalize(flickering())
