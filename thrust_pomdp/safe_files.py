@@ -159,24 +159,31 @@ def from_data(data: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
 
     :raises ValueError: for data that :func:`to_data` does not write
     """
+    return _from_data(data, arrays, set())
+
+
+def _from_data(data: Any, arrays: Mapping[str, NDArray[Any]], listed: set[str]) -> Any:
     if isinstance(data, list):
-        return [from_data(part, arrays) for part in data]
+        return [_from_data(part, arrays, listed) for part in data]
     if not isinstance(data, dict):
         return data
     marks = [key for key in data if key.startswith("$")]
     if not marks:
-        return {key: from_data(part, arrays) for key, part in data.items()}
+        return {key: _from_data(part, arrays, listed) for key, part in data.items()}
     if data.keys() == {"$array"} and data["$array"] in arrays:
         return arrays[data["$array"]]
     if data.keys() == {"$list"} and data["$list"] in arrays:
-        listed = arrays[data["$list"]]
-        if listed.ndim == 1 and listed.dtype in (np.float64, np.int64, np.bool_):
-            return listed.tolist()
+        array = arrays[data["$list"]]
+        # Each once: many places that name one array would make many times its size.
+        is_new = data["$list"] not in listed
+        listed.add(data["$list"])
+        if is_new and array.ndim == 1 and array.dtype in (np.float64, np.int64, np.bool_):
+            return array.tolist()
     if data.keys() == {"$float"} and data["$float"] in ("inf", "-inf", "nan"):
         return float(data["$float"])
     if data.keys() == {"$scalar"}:
         name, value = data["$scalar"]
-        number = from_data(value, {})
+        number = _from_data(value, {}, listed)
         if name in _NUMBERS and isinstance(number, (bool, int, float)):
             with np.errstate(over="raise"):
                 return _NUMBERS[name](number)

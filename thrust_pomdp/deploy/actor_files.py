@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -193,7 +194,19 @@ def read_actor(
                 _read_layer(reader, layer, policy.action_space, f"layers.{number}")
                 for number, layer in enumerate(_of(list, layers))
             ]
+            _check_stacks(layers, policy.observation_space)
         return SavedActor(policy, deterministic, layers, reader.read(data["blank"], "blank"))
+
+
+def _check_stacks(layers: list[Layer], space: spaces.Space[Any]) -> None:
+    """Refuse to stack more frames than the policy has room for."""
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    longest = max(size for part in parts for size in (1, *(part.shape or ())))
+    n_frames = math.prod(layer.n_stack for layer in layers if isinstance(layer, Stacked))
+    if n_frames > longest:
+        raise SafeFileError(
+            f"stacks {str(n_frames)[:80]} frames for a policy that sees {space}, which cannot be"
+        )
 
 
 def _read_policy(

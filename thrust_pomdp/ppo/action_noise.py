@@ -88,8 +88,9 @@ class ActionNoise:
         if not isinstance(state, dict) or set(state) != set(names):
             raise ArgumentError(f"state must be a dict with the keys {names}, got {state!r}")
         checked = {name: check_count(name, state[name], minimum=0) for name in names}
-        if checked["seed"] >= _SEEDS:
-            raise ArgumentError(f"seed must be below 2**63, got {checked['seed']}")
+        for name, number in checked.items():
+            if number >= _SEEDS:
+                raise ArgumentError(f"{name} must be below 2**63, got {number}")
         self.seed, self.first_env, self.step = (checked[name] for name in names)
         key = seed_sequence(self.seed, self._purpose).generate_state(2, np.uint64)
         bits = np.random.Philox(key=key)

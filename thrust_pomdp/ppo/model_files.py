@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -25,7 +26,7 @@ from thrust_pomdp.ppo.asymmetric_policy import explain_missing_keys
 from thrust_pomdp.ppo.buffer_later import BufferLater, buffer_comes_later
 from thrust_pomdp.ppo.sized_building import building
 from thrust_pomdp.ppo.untrusted import is_of_library, policy_of, read_without_pickles
-from thrust_pomdp.ppo.vocabulary import ModelReader, ModelWriter
+from thrust_pomdp.ppo.vocabulary import PARTS, ModelReader, ModelWriter
 from thrust_pomdp.safe_values import Vocabulary
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
@@ -44,6 +45,11 @@ _OF_THE_RUN = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
+#: Steps of a rollout in all environments: how it is parted into minibatches is listed when a model
+#: is made.
+_MOST_STEPS = 2**22
+#: What optimisers keep of a parameter in a single number; all else has the parameter's shape.
+_SINGLE = ("step", "eta", "mu", "mu_product")
 
 
 def write_model(
@@ -188,6 +194,13 @@ def _check_attributes(attributes: dict[str, Any], algorithm: type[BaseAlgorithm]
     n_envs, starts = attributes["n_envs"], attributes.get("_last_episode_starts")
     if type(n_envs) is not int or n_envs < 1 or (starts is not None and len(starts) != n_envs):
         raise SafeFileError(f"was written with {str(n_envs)[:80]} environments, which cannot be")
+    n_steps = attributes.get("n_steps", 1)
+    is_count = isinstance(n_steps, (int, np.integer)) and not isinstance(n_steps, bool)
+    if not is_count or not 1 <= n_steps <= _MOST_STEPS // n_envs:
+        raise SafeFileError(
+            f"was written with n_steps={str(n_steps)[:80]} in {n_envs} environments, where a "
+            f"rollout has {_MOST_STEPS:,} steps at most"
+        )
     _check_log(attributes)
 
 
@@ -306,20 +319,30 @@ def tensors_in(parameters: Any) -> list[th.Tensor]:
 
 
 def _check_optimizer(model: Any, parameters: dict[str, Any]) -> None:
-    """Refuse a state of the optimiser that is of other shapes, and give it memory of its own."""
+    """Refuse a state that does not fit, and give the optimiser memory of its own.
+
+    torch looks at no shapes here, and its fused kernels would read and write beyond what is there.
+    """
     saved = parameters.get("policy.optimizer")
     if saved is None:
         return
-    kept = list(model.policy.optimizer.param_groups[0]["params"])
+    optimizer = model.policy.optimizer
+    kept = [part for group in optimizer.param_groups for part in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    if numbers != list(range(len(kept))) or not set(saved["state"]) <= set(numbers):
+        raise SafeFileError("has an optimiser of other parameters than the policy's")
+    is_known = type(optimizer) in PARTS.values()
     for index, state in saved["state"].items():
         for name, part in state.items():
-            if isinstance(part, th.Tensor):
-                if part.numel() > 1 and part.shape != kept[index].shape:
-                    raise SafeFileError(
-                        f"has a {name} of shape {tuple(part.shape)} for a parameter of shape "
-                        f"{tuple(kept[index].shape)}"
-                    )
-                state[name] = part.clone()
+            if not isinstance(part, th.Tensor):
+                continue
+            is_single = part.numel() == 1 and (name in _SINGLE or not is_known)
+            if not is_single and part.shape != kept[index].shape:
+                raise SafeFileError(
+                    f"has a {name} of shape {tuple(part.shape)} for a parameter of shape "
+                    f"{tuple(kept[index].shape)}"
+                )
+            state[name] = part.clone()
 
 
 def attributes_of_zip(

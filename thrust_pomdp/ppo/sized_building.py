@@ -84,5 +84,10 @@ def building(tensors: Sequence[th.Tensor]) -> Iterator[None]:
 
     :raises SafeFileError: in the midst of it, otherwise
     """
-    with _Sized(sum(tensor.numel() for tensor in tensors), len(tensors)):
+    # By what is there: one number can be shown as a million, and one array under many names.
+    held: dict[int, int] = {}
+    for tensor in tensors:
+        stored = tensor.untyped_storage().nbytes() // tensor.element_size()
+        held[tensor.data_ptr()] = max(held.get(tensor.data_ptr(), 0), min(tensor.numel(), stored))
+    with _Sized(sum(held.values()), len(held)):
         yield

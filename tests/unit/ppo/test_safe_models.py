@@ -500,6 +500,14 @@ class TestNormalisers:
             np.testing.assert_equal(getattr(safe, name), getattr(pickled, name), err_msg=name)
         assert_normalises_alike(pickled, safe)
 
+    def test_know_how_their_environments_are_painted(self, tmp_path):
+        venv = DummyVecEnv([lambda: gym.make("CartPole-v1", render_mode="rgb_array")])
+        made = VecNormalizeVisible(venv)
+        made.save_safe(tmp_path / "normalizer")
+        loaded = VecNormalizeVisible.load_safe(tmp_path / "normalizer", venv)
+        assert loaded.render_mode == made.render_mode == "rgb_array"
+        assert loaded.metadata == made.metadata
+
     def test_of_sb3(self, tmp_path):
         venv = VecNormalize(flickering())
         venv.reset()
