@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -223,6 +224,33 @@ class StatefulActor:
         if self._pipeline is not None:
             self._pipeline.remember(actions)
         return actions
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        outputs: Sequence[str] = (),
+        name: str | None = None,
+        normalizer_dtype: str = "float64",
+    ) -> None:
+        """Write one step of this actor as a file for where there is no torch.
+
+        What is around the model (normaliser, previous action and reward, stacked frames) is in it.
+        What is written is tried against :meth:`act` first. See the page on deployment.
+
+        :param path: where to; its suffix says what: ``.npz`` for NumPy
+            (``thrust_pomdp/deploy/numpy_actor.py``)
+        :param outputs: what else is to come out of a step: ``"action_logits"``, or ``"mean"`` and
+            ``"log_std"``; ``"value"``; ``"belief"``, which a grounded memory tells of the state
+        :param name: what functions and classes are named after; default the file's
+        :param normalizer_dtype: in which a normaliser computes, ``"float64"`` as while training, or
+            ``"float32"`` for machines without it
+        :raises ValueError: for what cannot be exported, naming it
+        :raises OSError: naming the file, if it cannot be written
+        """
+        from thrust_pomdp.deploy.export import export_actor
+
+        export_actor(self, path, outputs=outputs, name=name, normalizer_dtype=normalizer_dtype)
 
     def _predict(self, obs: Any, episode_start: Any, masks: dict[str, Any]) -> NDArray[Any]:
         predict: Any = self.model.predict
