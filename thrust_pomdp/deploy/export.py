@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.deploy.c_source import c_source
 from thrust_pomdp.deploy.checking import (
     Difference,
+    Played,
+    Steps,
     difference,
     play,
     play_original,
@@ -54,7 +57,7 @@ def export_actor(
 
 
 def _writer(path: Path) -> Callable[[Program, str], bytes]:
-    known = {".npz": _npz}
+    known = {".npz": _npz, ".h": _c}
     if path.suffix not in known:
         raise ArgumentError(f"path must end with one of {', '.join(known)}, got {str(path)!r}")
     return known[path.suffix]
@@ -66,6 +69,11 @@ def _npz(program: Program, name: str) -> bytes:
     data = json.dumps(program.as_data(), separators=(",", ":"))
     np.savez(file, program=np.array(data), **program.arrays)  # type: ignore[arg-type]
     return file.getvalue()
+
+
+def _c(program: Program, name: str) -> bytes:
+    refuse_own_modules(program, "C")
+    return c_source(program, name)
 
 
 def refuse_own_modules(program: Program, runtime: str) -> None:
@@ -95,11 +103,17 @@ def _check(actor: Any, program: Program) -> None:
         )
 
 
-def difference_to(actor: Any, program: Program, runner: Any, steps: Any) -> Difference:
+def difference_to(actor: Any, program: Program, runner: Any, steps: Steps) -> Difference:
     """Play an actor and what was exported of it side by side, and compare them."""
-    original, other = play_original(actor, steps), play(runner, steps)
+    return compared(actor, program, play_original(actor, steps), play(runner, steps), steps)
+
+
+def compared(
+    actor: Any, program: Program, original: Played, other: Played, steps: Steps
+) -> Difference:
+    """Compare two plays of the same steps; where actions differ, look whether it was a tie."""
     found = difference(program, original, other, None, steps)
-    if not found.actions:
+    if not found.actions or program.modules:
         return found
     with_logits = describe(actor, ("action_logits",))
     numpy_actor = NumpyActor.of(with_logits.as_data(), with_logits.arrays)

@@ -1,0 +1,152 @@
+"""Programs that play what was exported, in the languages it was exported to."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from thrust_pomdp.deploy.c_source import TYPES, identifier
+from thrust_pomdp.deploy.checking import Played, Steps
+from thrust_pomdp.deploy.program import Program
+
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-O2")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+NODE = shutil.which("node")
+
+
+def compiled(folder: Path, source: str, compiler: str, *flags: str) -> Path:
+    """Compile a C program, warnings being errors."""
+    program = folder / "program"
+    (folder / "program.c").write_text(source)
+    command = [compiler, *WARNINGS, *flags, "-o", str(program), "program.c", "-lm"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def play_in_c(folder: Path, program: Program, steps: Steps, compiler: str, *flags: str) -> Played:
+    """Play with ``actor.h`` in a folder, one environment after the other."""
+    player = compiled(folder, player_source(program, steps), compiler, *flags)
+    n_steps, n_envs = steps.starts.shape
+    given = b"".join(records(program, steps))
+    (folder / "given").write_bytes(given)
+    with open(folder / "given", "rb") as file:
+        done = subprocess.run([str(player)], stdin=file, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return as_played(program, done.stdout, n_steps, n_envs)
+
+
+def as_played(program: Program, told: bytes, n_steps: int, n_envs: int) -> Played:
+    """Read what a player has written, environment by environment."""
+    is_box = program.action["space"] == "Box"
+    n_actions = len(program.action["sizes"])
+    fields = [("action", np.float32 if is_box else np.int32, (n_actions,))]
+    for state in program.states:
+        shape = (len(state.before), *program.shapes[state.before[0]])
+        fields.append((state.name, np.dtype(program.dtypes[state.before[0]]), shape))
+    rows = np.frombuffer(told, np.dtype(fields)).reshape(n_envs, n_steps).swapaxes(0, 1)
+    actions = rows["action"].reshape(n_steps, n_envs, *program.action["shape"])
+    states = {
+        state.name: np.moveaxis(rows[state.name], 2, 1) if state.has_layers else rows[state.name]
+        for state in program.states
+    }
+    return Played(actions, states)
+
+
+def records(program: Program, steps: Steps) -> Iterator[bytes]:
+    """Lay out what a player reads: environment by environment, step by step."""
+    kinds = {port.kind for port in program.inputs}
+    for env in range(steps.starts.shape[1]):
+        for step in range(len(steps.starts)):
+            yield steps.starts[step, env].tobytes()
+            for array in steps.obs.values():
+                yield array[step, env].tobytes()
+            for array in (steps.flags or {}).values():
+                yield array[step, env].tobytes()
+            if "previous_reward" in kinds:
+                yield steps.rewards[step, env].tobytes()
+            for array in (steps.masks, steps.noise):
+                if array is not None:
+                    yield array[step, env].tobytes()
+
+
+def player_source(program: Program, steps: Steps) -> str:
+    """Write the program that plays."""
+    is_dict = program.obs["is_dict"]
+    kinds = {port.kind for port in program.inputs}
+    action = "float" if program.action["space"] == "Box" else "int32_t"
+    declared, read, arguments = [], [], ["&state"]
+
+    def take(name: str, kind: str, size: int) -> None:
+        declared.append(f"static {kind} {name}[{size}];")
+        read.append(f"if (fread({name}, sizeof {name}, 1, stdin) != 1) return 2;")
+
+    for group, of, told in (("obs", "obs", True), ("blanked", "flags", steps.flags is not None)):
+        ports = [port for port in program.inputs if port.kind == group]
+        if not ports:
+            continue
+        if not told:
+            arguments.append("NULL")
+        elif is_dict:
+            declared.append(f"static actor_{of} {group};")
+            for port in ports:
+                member = f"{group}.{identifier(port.key)}"
+                read.append(f"if (fread({member}, sizeof {member}, 1, stdin) != 1) return 2;")
+            arguments.append(f"&{group}")
+        else:
+            (port,) = ports
+            size = math.prod(program.shapes[port.value])
+            take(group, TYPES[program.dtypes[port.value]], size)
+            arguments.append(group)
+    if "previous_reward" in kinds:
+        take("reward", "float", 1)
+        arguments.append("reward[0]")
+    for name, array in (("action_masks", steps.masks), ("noise", steps.noise)):
+        if name in kinds and array is None:
+            arguments.append("NULL")
+        elif name in kinds:
+            take(name, "uint8_t" if array.dtype == bool else "float", array.shape[-1])
+            arguments.append(name)
+    told = [
+        f"fwrite(state.{member}, sizeof state.{member}, 1, stdout);"
+        for state in program.states
+        for member in members(state)
+    ]
+    body = "\n        ".join(
+        [
+            "if (fread(&start, 1, 1, stdin) != 1) break;",
+            *read,
+            "if (start) actor_reset(&state);",
+            f"actor_act({', '.join(arguments)}, action);",
+            "fwrite(action, sizeof action, 1, stdout);",
+            *told,
+        ]
+    )
+    return f"""#include <stdio.h>
+#include "actor.h"
+
+static actor_state state;
+{chr(10).join(declared)}
+
+int main(void)
+{{
+    uint8_t start;
+    {action} action[ACTOR_N_ACTION];
+    for (;;) {{
+        {body}
+    }}
+    return 0;
+}}
+"""
+
+
+def members(state) -> Sequence[str]:
+    name = identifier(state.name)
+    count = len(state.before)
+    return [name] if count == 1 else [f"{name}_{number}" for number in range(count)]

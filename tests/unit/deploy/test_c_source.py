@@ -1,0 +1,44 @@
+"""Actors in C act as they do in torch."""
+
+from __future__ import annotations
+
+import pytest
+from deploy_cases import CASES, make_actor
+from deploy_runners import COMPILERS, SANITIZERS, play_in_c
+
+from thrust_pomdp.deploy.checking import play_original, random_steps
+from thrust_pomdp.deploy.description import describe
+from thrust_pomdp.deploy.export import compared
+
+IN_C = [name for name, case in CASES.items() if not case.images]
+
+pytestmark = pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+
+
+def compare(name, folder, n_steps, n_envs, compiler, flags=(), with_noise=False) -> None:
+    case = CASES[name]
+    actor = make_actor(case)
+    actor.export(folder / "actor.h", outputs=case.outputs)
+    program = describe(actor, case.outputs)
+    steps = random_steps(program, n_steps, n_envs, with_noise=with_noise)
+    played = play_in_c(folder, program, steps, compiler, *flags)
+    found = compared(actor, program, play_original(actor, steps), played, steps)
+    assert found.is_small, found
+
+
+@pytest.mark.parametrize("name", IN_C)
+class TestActsAsInTorch:
+    def test_with_sanitizers(self, name, tmp_path):
+        compare(name, tmp_path, 120, 1, COMPILERS[0], SANITIZERS)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("flags", [(), SANITIZERS], ids=["plain", "sanitizers"])
+    @pytest.mark.parametrize("compiler", COMPILERS)
+    def test_for_ten_thousand_steps(self, name, tmp_path, compiler, flags):
+        compare(name, tmp_path, 10_000, 1, compiler, flags)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("name", ["flicker, normalised", "masks of choices"])
+def test_each_compiler(name, tmp_path, compiler):
+    compare(name, tmp_path, 500, 1, compiler)
