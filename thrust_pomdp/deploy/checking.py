@@ -201,15 +201,13 @@ def play_original(actor: Any, steps: Steps) -> Played:
         state = shadow._state
         parts = state if isinstance(state, (tuple, list)) else () if state is None else (state,)
         states.append([np.array(part) for part in parts])
-    names = [state.name for state in steps.program.states if _is_memory(state.name)]
-    return Played(
-        np.stack(actions),
-        {name: np.stack([parts[place] for parts in states]) for place, name in enumerate(names)},
-    )
-
-
-def _is_memory(name: str) -> bool:
-    return not name.startswith("frames") and not name.endswith("_critic")
+    memory = [state for state in steps.program.states if state.kind == "memory"]
+    found = {}
+    for place, state in enumerate(memory):
+        array = np.stack([parts[place] for parts in states])
+        # A memory of a user's own has its layers behind the environments there.
+        found[state.name] = array if state.has_layers else array.swapaxes(1, 2)
+    return Played(np.stack(actions), found)
 
 
 class Difference(NamedTuple):

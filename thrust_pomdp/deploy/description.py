@@ -30,7 +30,7 @@ from thrust_pomdp.deploy.network_parts import (
     emit_reset,
 )
 from thrust_pomdp.deploy.observation_layers import Normalized, Previous, Stacked, Transposed
-from thrust_pomdp.deploy.program import Program, State
+from thrust_pomdp.deploy.program import Program
 from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
 from thrust_pomdp.ppo.maskable.policies import MaskableRecurrentActorCriticPolicy
@@ -77,6 +77,7 @@ def describe(actor: Any, outputs: Sequence[str] = (), normalizer_dtype: str = "f
     sight = _Sight(program, actor._pipeline, policy, start, normalizer_dtype)
     parts = sight.shown()
     _Network(program, policy, start, outputs).emit(parts)
+    program.action["deterministic"] = bool(actor.deterministic)
     return program
 
 
@@ -278,8 +279,8 @@ class _Sight:
             "slice", [known], [kept], dtype, axis=axis, begin=shape[axis], end=whole[axis]
         )[0]
         frames = emit_concat(program, [recent, value], axis)
-        name = "frames" if key is None else f"frames_{key}"
-        program.states.append(State(name, (before,), (frames,), False))
+        name = "stack" if key is None else f"stack_{key}"
+        program.state(name, [before], [frames], "stack")
         return frames
 
     def _transposed(self, value: str) -> str:
@@ -339,7 +340,7 @@ class _Network:
         features = emit_features(program, policy.pi_features_extractor, parts, space)
         memory = features
         if is_recurrent:
-            memory = emit_memory(program, policy.lstm_actor, features, self._start, "")
+            memory = emit_memory(program, policy.lstm_actor, features, self._start)
         latent = self._head("forward_actor", "policy_net", memory)
         emit_action(program, policy, latent, self._outputs)
         if "value" in self._outputs:
@@ -371,7 +372,7 @@ class _Network:
         if not is_recurrent:
             memory = features
         elif policy.lstm_critic is not None:
-            memory = emit_memory(program, policy.lstm_critic, features, self._start, "_critic")
+            memory = emit_memory(program, policy.lstm_critic, features, self._start, "critic")
         elif policy.critic is not None:
             memory = emit_module(program, policy.critic, features)
         latent = self._head("forward_critic", "value_net", memory)

@@ -25,6 +25,7 @@ from thrust_pomdp.deploy.checking import (
 )
 from thrust_pomdp.deploy.description import describe
 from thrust_pomdp.deploy.numpy_actor import NumpyActor
+from thrust_pomdp.deploy.onnx_graph import onnx_model
 from thrust_pomdp.deploy.program import Program
 from thrust_pomdp.errors import ArgumentError
 
@@ -52,12 +53,12 @@ def export_actor(
     write = _writer(path)
     program = describe(actor, outputs, normalizer_dtype)
     content = write(program, path.stem if name is None else name)
-    _check(actor, program)
+    _check(actor, program, path, content)
     write_whole(path, content)
 
 
 def _writer(path: Path) -> Callable[[Program, str], bytes]:
-    known = {".npz": _npz, ".h": _c}
+    known = {".onnx": onnx_model, ".npz": _npz, ".h": _c}
     if path.suffix not in known:
         raise ArgumentError(f"path must end with one of {', '.join(known)}, got {str(path)!r}")
     return known[path.suffix]
@@ -89,18 +90,32 @@ def refuse_own_modules(program: Program, runtime: str) -> None:
         )
 
 
-def _check(actor: Any, program: Program) -> None:
+def _check(actor: Any, program: Program, path: Path, content: bytes) -> None:
     """Try a few steps against the actor, so that no file that acts differently is written."""
-    if program.modules:
-        return  # the ONNX file is tried itself
     steps = random_steps(program, _CHECKED_STEPS, 2)
-    found = difference_to(actor, program, NumpyActor.of(program.as_data(), program.arrays), steps)
+    if program.modules:
+        runner: NumpyActor = _onnx_actor(content)
+    else:
+        runner = NumpyActor.of(program.as_data(), program.arrays)
+    found = difference_to(actor, program, runner, steps)
     if found.actions or found.largest > _ROUNDING:
         raise ArgumentError(
             "model must act by its network and its wrappers alone to be exported: what would be "
-            f"written differs from act() in {found.actions} actions of {_CHECKED_STEPS * 2}, and "
-            f"by {found.largest:.2g} in what is continuous"
+            f"written to {path} differs from act() in {found.actions} actions of "
+            f"{_CHECKED_STEPS * 2}, and by {found.largest:.2g} in what is continuous"
         )
+
+
+def _onnx_actor(content: bytes) -> NumpyActor:
+    try:
+        from thrust_pomdp.deploy.onnx_actor import OnnxActor
+
+        return OnnxActor(content)
+    except ImportError as error:
+        raise ArgumentError(
+            "model must have no modules of your own where onnxruntime is not installed, which they "
+            "are tried in: pip install 'thrust-pomdp[export]'"
+        ) from error
 
 
 def difference_to(actor: Any, program: Program, runner: Any, steps: Steps) -> Difference:

@@ -17,7 +17,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtr
 from torch import nn
 
 from thrust_pomdp import gate
-from thrust_pomdp.deploy.program import Program, State
+from thrust_pomdp.deploy.program import Program
 from thrust_pomdp.ppo.asymmetric_policy import KeysExtractor
 from thrust_pomdp.recurrent.encoder import Encoder
 from thrust_pomdp.recurrent.memory import memory_step, state_names
@@ -76,10 +76,13 @@ class UsersMemory(nn.Module):
         super().__init__()
         self.users = users
 
-    def forward(
-        self, features: th.Tensor, start: th.Tensor, *states: th.Tensor
-    ) -> tuple[th.Tensor, ...]:
-        """Advance it; states are ``[n_envs, n_layers, ...]``."""
+    def forward(self, *values: th.Tensor) -> tuple[th.Tensor, ...]:
+        """Advance it.
+
+        :param values: features, whether an episode starts, and the states, each ``[n_envs,
+            n_layers, ...]``
+        """
+        features, start, *states = values
         before = tuple(state.transpose(0, 1) for state in states)
         output, after = memory_step(self.users, features, before, start)
         return output, *(state.transpose(0, 1) for state in after)
@@ -269,13 +272,15 @@ def emit_preprocessed(
     return numbers
 
 
-def emit_memory(program: Program, rnn: nn.Module, features: str, start: str, suffix: str) -> str:
+def emit_memory(
+    program: Program, rnn: nn.Module, features: str, start: str, whose: str = "memory"
+) -> str:
     """Add one step of a memory with its states; return what it gives.
 
-    :param suffix: of the states' names
+    :param whose: ``"memory"`` of the actor, or ``"critic"``
     """
     if gate.against_layer(rnn) is not None:
-        return _users_memory(program, rnn, features, start, suffix)
+        return _users_memory(program, rnn, features, start, whose)
     layer: Any = rnn
     kind = type(rnn).__name__.lower()
     names = state_names(rnn)
@@ -299,12 +304,16 @@ def emit_memory(program: Program, rnn: nn.Module, features: str, start: str, suf
         for name, value in zip(names, made, strict=True):
             after[name].append(value)
     for name in names:
-        state = State(_STATE[name] + suffix, tuple(before[name]), tuple(after[name]), True)
-        program.states.append(state)
+        program.state(_state_name(name, whose), before[name], after[name], whose, True)
     return output
 
 
-def _users_memory(program: Program, rnn: nn.Module, features: str, start: str, suffix: str) -> str:
+def _state_name(name: str, whose: str) -> str:
+    short = _STATE.get(name, name)
+    return short if whose == "memory" else f"{short}_{whose}"
+
+
+def _users_memory(program: Program, rnn: nn.Module, features: str, start: str, whose: str) -> str:
     layer: Any = rnn
     if isinstance(rnn, Memory):
         zeros = rnn.initial_state(1)
@@ -323,5 +332,5 @@ def _users_memory(program: Program, rnn: nn.Module, features: str, start: str, s
         ["float32", *dtypes],
     )
     for name, old, new in zip(state_names(rnn), before, after, strict=True):
-        program.states.append(State(_STATE.get(name, name) + suffix, (old,), (new,), False))
+        program.state(_state_name(name, whose), [old], [new], whose)
     return output

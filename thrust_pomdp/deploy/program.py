@@ -46,12 +46,14 @@ class State:
     :param after: likewise after the step
     :param has_layers: whether there is an axis of layers, ``[n_layers, n_envs, *shape]``; else
         ``[n_envs, *shape]``
+    :param kind: ``"memory"`` of the actor, ``"critic"`` or ``"stack"``
     """
 
     name: str
     before: tuple[str, ...]
     after: tuple[str, ...]
     has_layers: bool
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,19 @@ class Program:
         self.inputs.append(Port(name, value, kind, key))
         return value
 
+    def state(
+        self,
+        name: str,
+        before: Sequence[str],
+        after: Sequence[str],
+        kind: str,
+        has_layers: bool = False,
+    ) -> None:
+        """Add a part of what is remembered; a name that is taken gets its kind before it."""
+        if any(state.name == name for state in self.states):
+            name = f"{kind}_{name}"
+        self.states.append(State(name, tuple(before), tuple(after), has_layers, kind))
+
     def output(self, name: str, value: str, kind: str = "extra") -> None:
         """Let a value come out."""
         self.outputs.append(Port(name, value, kind))
@@ -144,7 +159,7 @@ class Program:
 
     def own_modules(self) -> list[str]:
         """Return the classes of modules that only torch's exporter can follow."""
-        return sorted({type(_inner(module)).__name__ for module in self.modules.values()})
+        return sorted({type(users_own(module)).__name__ for module in self.modules.values()})
 
     def as_data(self) -> dict[str, Any]:
         """Return all but the arrays as what JSON can hold."""
@@ -171,7 +186,7 @@ class Program:
         }
 
 
-def _inner(module: nn.Module) -> nn.Module:
+def users_own(module: nn.Module) -> nn.Module:
     """Return what a user wrote of a module that is called through one of ours."""
     inner = getattr(module, "users", module)
     assert isinstance(inner, nn.Module)
