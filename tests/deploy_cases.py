@@ -217,7 +217,11 @@ def wrapped(case: Case, venv: Any) -> Any:
     return venv
 
 
-def make_actor(case: Case, seed: int = 0) -> StatefulActor:
+def has_noise(case: Case) -> bool:
+    return not case.policy_kwargs.get("use_sde")
+
+
+def make_actor(case: Case, seed: int = 0, deterministic: bool = True) -> StatefulActor:
     """Make an actor with random weights and statistics."""
     rng = np.random.default_rng(seed)
     venv = wrapped(case, DummyVecEnv([partial(make_env, case)]))
@@ -237,7 +241,7 @@ def make_actor(case: Case, seed: int = 0) -> StatefulActor:
                 parameter.add_(0.3 * noise)
         model.policy.action_net.weight.mul_(3.0)
     spoil_statistics(case, venv, rng)
-    return StatefulActor.like(model, venv, deterministic=True)
+    return StatefulActor.like(model, venv, deterministic)
 
 
 def spoil_statistics(case: Case, venv: Any, rng: np.random.Generator) -> None:

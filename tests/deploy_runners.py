@@ -30,9 +30,8 @@ def compiled(folder: Path, source: str, compiler: str, *flags: str) -> Path:
     return program
 
 
-def play_in_c(folder: Path, program: Program, steps: Steps, compiler: str, *flags: str) -> Played:
-    """Play with ``actor.h`` in a folder, one environment after the other."""
-    player = compiled(folder, player_source(program, steps), compiler, *flags)
+def play_in_c(folder: Path, program: Program, steps: Steps, player: Path) -> Played:
+    """Play with a compiled player, one environment after the other."""
     n_steps, n_envs = steps.starts.shape
     given = b"".join(records(program, steps))
     (folder / "given").write_bytes(given)
@@ -71,9 +70,13 @@ def records(program: Program, steps: Steps) -> Iterator[bytes]:
                 yield array[step, env].tobytes()
             if "previous_reward" in kinds:
                 yield steps.rewards[step, env].tobytes()
-            for array in (steps.masks, steps.noise):
-                if array is not None:
-                    yield array[step, env].tobytes()
+            if steps.masks is not None:
+                yield steps.masks[step, env].tobytes()
+            if steps.noise is not None:
+                yield steps.noise[step, env].tobytes()
+            elif "noise" in kinds:
+                width = program.shapes[program.find("noise").value]
+                yield np.full(width, np.nan, np.float32).tobytes()
 
 
 def player_source(program: Program, steps: Steps) -> str:
@@ -107,12 +110,10 @@ def player_source(program: Program, steps: Steps) -> str:
     if "previous_reward" in kinds:
         take("reward", "float", 1)
         arguments.append("reward[0]")
-    for name, array in (("action_masks", steps.masks), ("noise", steps.noise)):
-        if name in kinds and array is None:
-            arguments.append("NULL")
-        elif name in kinds:
-            take(name, "uint8_t" if array.dtype == bool else "float", array.shape[-1])
-            arguments.append(name)
+    for name, kind in (("action_masks", "uint8_t"), ("noise", "float")):
+        if name in kinds:
+            take(name, kind, math.prod(program.shapes[program.find(name).value]))
+            arguments.append("isnan(noise[0]) ? NULL : noise" if name == "noise" else name)
     told = [
         f"fwrite(state.{member}, sizeof state.{member}, 1, stdout);"
         for state in program.states

@@ -181,7 +181,7 @@ class Played(NamedTuple):
 def shadow_of(actor: Any) -> Any:
     """Return an actor that acts alike and remembers by itself, nothing yet."""
     shadow = copy.copy(actor)
-    shadow.deterministic = True
+    shadow.deterministic = True  # where there is no noise
     shadow._state = None
     if actor._pipeline is not None:
         shadow._pipeline = copy.copy(actor._pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -190,6 +191,7 @@ class StatefulActor:
         blanked: Any = None,
         action: Any = None,
         action_masks: Any = None,
+        noise: Any = None,
     ) -> NDArray[Any]:
         """Return the actions for the observations.
 
@@ -210,6 +212,11 @@ class StatefulActor:
             then does is told at its ``normalize_obs``
         :param action: what was done in the end, if not what :meth:`act` returned last
         :param action_masks: what may be done, for a model that takes masks
+        :param noise: numbers that decide the action, ``[n_envs, width]`` or ``[width]``: a uniform
+            one from [0, 1) for each categorical choice (where it falls on the cumulated
+            probabilities) or bit (whether it is below its probability), a standard normal one for
+            each continuous dimension. None for the actor's own way. What :meth:`export` writes acts
+            alike
         :raises ValueError: if the number of environments changed without a :meth:`reset`, or the
             arguments do not fit the model or the observation
         """
@@ -220,7 +227,7 @@ class StatefulActor:
         elif blanked is not None:
             obs = self._blank(obs, blanked)
         masks = {} if action_masks is None else {"action_masks": action_masks}
-        actions = self._predict(obs, episode_start, masks)
+        actions = self._predict(obs, episode_start, masks, noise)
         if self._pipeline is not None:
             self._pipeline.remember(actions)
         return actions
@@ -252,17 +259,36 @@ class StatefulActor:
 
         export_actor(self, path, outputs=outputs, name=name, normalizer_dtype=normalizer_dtype)
 
-    def _predict(self, obs: Any, episode_start: Any, masks: dict[str, Any]) -> NDArray[Any]:
+    def _predict(
+        self, obs: Any, episode_start: Any, masks: dict[str, Any], noise: Any
+    ) -> NDArray[Any]:
         predict: Any = self.model.predict
         actions: NDArray[Any]
+        deterministic = self.deterministic and noise is None
         token = MEMORY_IS_KEPT.set(True)
         try:
-            actions, self._state = predict(
-                obs, self._state, episode_start, self.deterministic, **masks
-            )
+            with self._decided_by(noise, obs):
+                actions, self._state = predict(
+                    obs, self._state, episode_start, deterministic, **masks
+                )
         finally:
             MEMORY_IS_KEPT.reset(token)
         return actions
+
+    def _decided_by(self, noise: Any, obs: Any) -> AbstractContextManager[None]:
+        """Let the next action be decided by given numbers, if there are any."""
+        if noise is None:
+            return nullcontext()
+        from thrust_pomdp.deploy.given_noise import acting_by
+
+        _check_model(self.model, "observation_space", "action_space")
+        space = _acting_space(self.model)
+        part = obs
+        if isinstance(obs, dict):
+            key = next(iter(obs))
+            part, space = obs[key], space[key]
+        is_single = np.ndim(part) == len(space.shape or ())
+        return acting_by(self.model, noise, 1 if is_single else len(part))
 
     def _blank(self, obs: Any, blanked: Any) -> Any:
         """Show what is blanked as zeros, where nothing else is done to observations."""

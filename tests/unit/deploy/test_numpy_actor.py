@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from deploy_cases import CASES, make_actor
+from deploy_cases import CASES, has_noise, make_actor
 
 from thrust_pomdp.deploy.checking import random_steps
 from thrust_pomdp.deploy.description import describe
@@ -13,7 +13,7 @@ from thrust_pomdp.deploy.numpy_actor import NumpyActor
 
 def compare(name: str, tmp_path, n_steps: int, n_envs: int, with_noise: bool = False) -> None:
     case = CASES[name]
-    actor = make_actor(case)
+    actor = make_actor(case, deterministic=not with_noise)
     path = tmp_path / "actor.npz"
     actor.export(path, outputs=case.outputs)
     program = describe(actor, case.outputs)
@@ -30,7 +30,12 @@ class TestActsAsInTorch:
     def test_a_batch(self, name, tmp_path):
         compare(name, tmp_path, 60, 8)
 
+    def test_with_noise(self, name, tmp_path):
+        if has_noise(CASES[name]):
+            compare(name, tmp_path, 60, 4, with_noise=True)
+
     @pytest.mark.slow
+    @pytest.mark.parametrize("with_noise", [False, True], ids=["likely", "noise"])
     @pytest.mark.parametrize("n_envs", [1, 8])
-    def test_for_ten_thousand_steps(self, name, tmp_path, n_envs):
-        compare(name, tmp_path, 10_000, n_envs)
+    def test_for_ten_thousand_steps(self, name, tmp_path, n_envs, with_noise):
+        compare(name, tmp_path, 10_000, n_envs, with_noise and has_noise(CASES[name]))
