@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -151,3 +152,61 @@ def members(state) -> Sequence[str]:
     name = identifier(state.name)
     count = len(state.before)
     return [name] if count == 1 else [f"{name}_{number}" for number in range(count)]
+
+
+PLAYER = """import { readFileSync, writeFileSync } from "node:fs";
+import { Actor } from "./actor.mjs";
+
+const told = [];
+for (const steps of JSON.parse(readFileSync("given.json", "utf8"))) {
+  const actor = new Actor();
+  for (const { obs, start, keywords } of steps) {
+    if (start) actor.reset();
+    const action = [actor.act(obs, keywords)].flat();
+    const state = Object.entries(actor.state).map(
+      ([name, parts]) => [name, parts.map((part) => Array.from(part))]);
+    told.push({ action, state: Object.fromEntries(state) });
+  }
+}
+writeFileSync("told.json", JSON.stringify(told));
+"""
+
+
+def play_in_node(folder: Path, program: Program, steps: Steps) -> Played:
+    """Play with ``actor.js`` in a folder, one environment after the other."""
+    (folder / "actor.mjs").write_bytes((folder / "actor.js").read_bytes())
+    (folder / "player.mjs").write_text(PLAYER)
+    n_steps, n_envs = steps.starts.shape
+    given = [
+        [_for_node(program, steps, step, env) for step in range(n_steps)] for env in range(n_envs)
+    ]
+    (folder / "given.json").write_text(json.dumps(given))
+    done = subprocess.run([NODE, "player.mjs"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "told.json").read_text())
+    rows = [told[env * n_steps : (env + 1) * n_steps] for env in range(n_envs)]
+    actions = np.array([[row["action"] for row in of_env] for of_env in rows]).swapaxes(0, 1)
+    states = {}
+    for state in program.states:
+        parts = [[row["state"][state.name] for row in of_env] for of_env in rows]
+        array = np.array(parts).swapaxes(0, 1)  # [n_steps, n_envs, n_layers, size]
+        states[state.name] = np.moveaxis(array, 2, 1) if state.has_layers else array
+    return Played(actions.reshape(n_steps, n_envs, *program.action["shape"]), states)
+
+
+def _for_node(program: Program, steps: Steps, step: int, env: int) -> dict:
+    keys = {port.name: port.key for port in program.inputs}
+
+    def shown(arrays):
+        parts = {keys[name]: array[step, env].tolist() for name, array in arrays.items()}
+        return parts if program.obs["is_dict"] else parts[None]
+
+    keywords = {"reward": float(steps.rewards[step, env])}
+    if steps.flags is not None:
+        keywords["blanked"] = shown(steps.flags)
+    if steps.masks is not None:
+        keywords["actionMasks"] = steps.masks[step, env].tolist()
+    if steps.noise is not None:
+        keywords["noise"] = steps.noise[step, env].tolist()
+    start = bool(steps.starts[step, env])
+    return {"obs": shown(steps.obs), "start": start, "keywords": keywords}

@@ -24,6 +24,7 @@ from thrust_pomdp.deploy.checking import (
     random_steps,
 )
 from thrust_pomdp.deploy.description import describe
+from thrust_pomdp.deploy.js_source import js_source
 from thrust_pomdp.deploy.numpy_actor import NumpyActor
 from thrust_pomdp.deploy.onnx_graph import onnx_model
 from thrust_pomdp.deploy.program import Program
@@ -58,7 +59,7 @@ def export_actor(
 
 
 def _writer(path: Path) -> Callable[[Program, str], bytes]:
-    known = {".onnx": onnx_model, ".npz": _npz, ".h": _c}
+    known = {".onnx": onnx_model, ".npz": _npz, ".h": _c, ".js": _js}
     if path.suffix not in known:
         raise ArgumentError(f"path must end with one of {', '.join(known)}, got {str(path)!r}")
     return known[path.suffix]
@@ -75,6 +76,11 @@ def _npz(program: Program, name: str) -> bytes:
 def _c(program: Program, name: str) -> bytes:
     refuse_own_modules(program, "C")
     return c_source(program, name)
+
+
+def _js(program: Program, name: str) -> bytes:
+    refuse_own_modules(program, "JavaScript")
+    return js_source(program, name)
 
 
 def refuse_own_modules(program: Program, runtime: str) -> None:
