@@ -172,7 +172,7 @@ class _Header:
         for state in program.states:
             for number, value in enumerate(state.before):
                 kind = TYPES[program.dtypes[value]]
-                lines.append(f"    {kind} {_member(state, number)}[{self._size(value)}];")
+                lines.append(f"    {kind} {member_of(state, number)}[{self._size(value)}];")
         lines.append(f"    {self._action_type()} previous_action[{name.upper()}_N_ACTION];")
         lines += [
             f"    float {port.name}[{self._size(port.value)}];"
@@ -250,12 +250,12 @@ class _Header:
         for state in program.states:
             for number, value in enumerate(state.before):
                 kind = TYPES[program.dtypes[value]]
-                lines.append(f"const {kind} *{value} = state->{_member(state, number)};")
+                lines.append(f"const {kind} *{value} = state->{member_of(state, number)};")
         for operation in program.operations:
             lines += operation_lines(program, operation)
         for state in program.states:
             for number, value in enumerate(state.after):
-                member = f"state->{_member(state, number)}"
+                member = f"state->{member_of(state, number)}"
                 lines.append(f"memcpy({member}, {value}, sizeof {member});")
         for port in program.outputs:
             target = "action" if port.kind == "action" else f"state->{port.name}"
@@ -300,6 +300,7 @@ class _Header:
         return any(value in operation.inputs for operation in self._program.operations)
 
 
-def _member(state: State, number: int) -> str:
+def member_of(state: State, number: int) -> str:
+    """Return the member of C's struct that holds a layer of a state."""
     name = identifier(state.name)
     return f"{name}_{number}" if len(state.before) > 1 else name

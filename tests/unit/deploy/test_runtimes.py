@@ -7,7 +7,12 @@ import importlib.util
 
 import pytest
 from deploy_cases import CASES, has_noise, make_actor
-from deploy_runners import (
+
+from thrust_pomdp.deploy.checking import play, play_original, random_steps
+from thrust_pomdp.deploy.description import describe
+from thrust_pomdp.deploy.export import compared
+from thrust_pomdp.deploy.numpy_actor import NumpyActor
+from thrust_pomdp.deploy.players import (
     COMPILERS,
     NODE,
     SANITIZERS,
@@ -16,11 +21,6 @@ from deploy_runners import (
     play_in_node,
     player_source,
 )
-
-from thrust_pomdp.deploy.checking import play, play_original, random_steps
-from thrust_pomdp.deploy.description import describe
-from thrust_pomdp.deploy.export import compared
-from thrust_pomdp.deploy.numpy_actor import NumpyActor
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
 

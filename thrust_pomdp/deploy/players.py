@@ -1,4 +1,8 @@
-"""Programs that play what was exported, in the languages it was exported to."""
+"""Playing what was exported in each runtime that is installed, C and Node among them.
+
+C and JavaScript are played by programs that are written, and for C compiled, into a folder. They
+read what environments show, one environment after the other, and write actions and states.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ import json
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from thrust_pomdp.deploy.c_source import TYPES, identifier
-from thrust_pomdp.deploy.checking import Played, Steps
+from thrust_pomdp.deploy.c_source import TYPES, identifier, member_of
+from thrust_pomdp.deploy.checking import Played, Steps, play
+from thrust_pomdp.deploy.numpy_actor import NumpyActor
 from thrust_pomdp.deploy.program import Program
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-O2")
@@ -22,12 +29,16 @@ NODE = shutil.which("node")
 
 
 def compiled(folder: Path, source: str, compiler: str, *flags: str) -> Path:
-    """Compile a C program, warnings being errors."""
+    """Compile a C program, warnings being errors.
+
+    :raises RuntimeError: with what the compiler says
+    """
     program = folder / "program"
     (folder / "program.c").write_text(source)
     command = [compiler, *WARNINGS, *flags, "-o", str(program), "program.c", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if done.returncode:
+        raise RuntimeError(f"{compiler} failed: {done.stderr}")
     return program
 
 
@@ -38,7 +49,8 @@ def play_in_c(folder: Path, program: Program, steps: Steps, player: Path) -> Pla
     (folder / "given").write_bytes(given)
     with open(folder / "given", "rb") as file:
         done = subprocess.run([str(player)], stdin=file, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    if done.returncode:
+        raise RuntimeError(f"the C program failed: {done.stderr.decode()}")
     return as_played(program, done.stdout, n_steps, n_envs)
 
 
@@ -46,7 +58,7 @@ def as_played(program: Program, told: bytes, n_steps: int, n_envs: int) -> Playe
     """Read what a player has written, environment by environment."""
     is_box = program.action["space"] == "Box"
     n_actions = len(program.action["sizes"])
-    fields = [("action", np.float32 if is_box else np.int32, (n_actions,))]
+    fields: list[Any] = [("action", np.float32 if is_box else np.int32, (n_actions,))]
     for state in program.states:
         shape = (len(state.before), *program.shapes[state.before[0]])
         fields.append((state.name, np.dtype(program.dtypes[state.before[0]]), shape))
@@ -76,8 +88,12 @@ def records(program: Program, steps: Steps) -> Iterator[bytes]:
             if steps.noise is not None:
                 yield steps.noise[step, env].tobytes()
             elif "noise" in kinds:
-                width = program.shapes[program.find("noise").value]
-                yield np.full(width, np.nan, np.float32).tobytes()
+                yield np.full(_size(program, "noise"), np.nan, np.float32).tobytes()
+
+
+def _size(program: Program, kind: str) -> int:
+    port = program.find(kind)
+    return 0 if port is None else math.prod(program.shapes[port.value])
 
 
 def player_source(program: Program, steps: Steps) -> str:
@@ -100,7 +116,7 @@ def player_source(program: Program, steps: Steps) -> str:
         elif is_dict:
             declared.append(f"static actor_{of} {group};")
             for port in ports:
-                member = f"{group}.{identifier(port.key)}"
+                member = f"{group}.{identifier(port.key or '')}"
                 read.append(f"if (fread({member}, sizeof {member}, 1, stdin) != 1) return 2;")
             arguments.append(f"&{group}")
         else:
@@ -113,12 +129,12 @@ def player_source(program: Program, steps: Steps) -> str:
         arguments.append("reward[0]")
     for name, kind in (("action_masks", "uint8_t"), ("noise", "float")):
         if name in kinds:
-            take(name, kind, math.prod(program.shapes[program.find(name).value]))
+            take(name, kind, _size(program, name))
             arguments.append("isnan(noise[0]) ? NULL : noise" if name == "noise" else name)
-    told = [
+    writes = [
         f"fwrite(state.{member}, sizeof state.{member}, 1, stdout);"
         for state in program.states
-        for member in members(state)
+        for member in (member_of(state, number) for number in range(len(state.before)))
     ]
     body = "\n        ".join(
         [
@@ -127,7 +143,7 @@ def player_source(program: Program, steps: Steps) -> str:
             "if (start) actor_reset(&state);",
             f"actor_act({', '.join(arguments)}, action);",
             "fwrite(action, sizeof action, 1, stdout);",
-            *told,
+            *writes,
         ]
     )
     return f"""#include <stdio.h>
@@ -146,12 +162,6 @@ int main(void)
     return 0;
 }}
 """
-
-
-def members(state) -> Sequence[str]:
-    name = identifier(state.name)
-    count = len(state.before)
-    return [name] if count == 1 else [f"{name}_{number}" for number in range(count)]
 
 
 PLAYER = """import { readFileSync, writeFileSync } from "node:fs";
@@ -181,8 +191,10 @@ def play_in_node(folder: Path, program: Program, steps: Steps) -> Played:
         [_for_node(program, steps, step, env) for step in range(n_steps)] for env in range(n_envs)
     ]
     (folder / "given.json").write_text(json.dumps(given))
-    done = subprocess.run([NODE, "player.mjs"], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = [NODE or "node", "player.mjs"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"node failed: {done.stderr}")
     told = json.loads((folder / "told.json").read_text())
     rows = [told[env * n_steps : (env + 1) * n_steps] for env in range(n_envs)]
     actions = np.array([[row["action"] for row in of_env] for of_env in rows]).swapaxes(0, 1)
@@ -194,14 +206,14 @@ def play_in_node(folder: Path, program: Program, steps: Steps) -> Played:
     return Played(actions.reshape(n_steps, n_envs, *program.action["shape"]), states)
 
 
-def _for_node(program: Program, steps: Steps, step: int, env: int) -> dict:
+def _for_node(program: Program, steps: Steps, step: int, env: int) -> dict[str, Any]:
     keys = {port.name: port.key for port in program.inputs}
 
-    def shown(arrays):
+    def shown(arrays: dict[str, Any]) -> Any:
         parts = {keys[name]: array[step, env].tolist() for name, array in arrays.items()}
         return parts if program.obs["is_dict"] else parts[None]
 
-    keywords = {"reward": float(steps.rewards[step, env])}
+    keywords: dict[str, Any] = {"reward": float(steps.rewards[step, env])}
     if steps.flags is not None:
         keywords["blanked"] = shown(steps.flags)
     if steps.masks is not None:
@@ -210,3 +222,33 @@ def _for_node(program: Program, steps: Steps, step: int, env: int) -> dict:
         keywords["noise"] = steps.noise[step, env].tolist()
     start = bool(steps.starts[step, env])
     return {"obs": shown(steps.obs), "start": start, "keywords": keywords}
+
+
+def installed() -> dict[str, Callable[[Path, Program, Steps], Played]]:
+    """Return what plays an actor that was exported to a folder, by the ending of its file.
+
+    The file is called ``actor``; what is not installed is not among them.
+    """
+    found: dict[str, Callable[[Path, Program, Steps], Played]] = {".npz": _in_numpy}
+    if find_spec("onnx") and find_spec("onnxruntime"):
+        found[".onnx"] = _in_onnx
+    if COMPILERS:
+        found[".h"] = _in_c
+    if NODE:
+        found[".js"] = play_in_node
+    return found
+
+
+def _in_numpy(folder: Path, program: Program, steps: Steps) -> Played:
+    return play(NumpyActor(folder / "actor.npz"), steps)
+
+
+def _in_onnx(folder: Path, program: Program, steps: Steps) -> Played:
+    from thrust_pomdp.deploy.onnx_actor import OnnxActor
+
+    return play(OnnxActor(folder / "actor.onnx"), steps)
+
+
+def _in_c(folder: Path, program: Program, steps: Steps) -> Played:
+    player = compiled(folder, player_source(program, steps), COMPILERS[0])
+    return play_in_c(folder, program, steps, player)
