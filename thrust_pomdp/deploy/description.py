@@ -90,6 +90,11 @@ def _check(policy: Any, outputs: Sequence[str]) -> None:
             "model must be a RecurrentPPO, MaskableRecurrentPPO or PPO, or the policy of one, to "
             f"be exported, got {policy!r}"
         )
+    if "value" in outputs and isinstance(policy, AsymmetricLstmPolicy):
+        raise ArgumentError(
+            "outputs must be without 'value' for an AsymmetricLstmPolicy: its critic reads "
+            f"{list(policy.critic_only)}, which is not there while acting"
+        )
     reason = _against(policy, "value" in outputs)
     if reason is not None:
         raise ArgumentError(
@@ -361,11 +366,6 @@ class _Network:
 
     def _value(self, parts: Parts, features: str, memory: str, is_recurrent: bool) -> None:
         program, policy = self._program, self._policy
-        if isinstance(policy, AsymmetricLstmPolicy):
-            raise ArgumentError(
-                "outputs must be without 'value' for an AsymmetricLstmPolicy: its critic reads "
-                f"{list(policy.critic_only)}, which is not there while acting"
-            )
         if not policy.share_features_extractor:
             extractor: nn.Module = policy.vf_features_extractor
             features = emit_features(program, extractor, parts, policy.observation_space)

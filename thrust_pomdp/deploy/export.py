@@ -59,7 +59,7 @@ def export_actor(
 
 
 def _writer(path: Path) -> Callable[[Program, str], bytes]:
-    known = {".onnx": onnx_model, ".npz": _npz, ".h": _c, ".js": _js}
+    known = {".onnx": onnx_model, ".npz": _npz, ".h": _c, ".js": _js, ".mjs": _js}
     if path.suffix not in known:
         raise ArgumentError(f"path must end with one of {', '.join(known)}, got {str(path)!r}")
     return known[path.suffix]

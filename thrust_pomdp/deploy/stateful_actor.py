@@ -245,8 +245,8 @@ class StatefulActor:
         What is around the model (normaliser, previous action and reward, stacked frames) is in it.
         What is written is tried against :meth:`act` first. See the page on deployment.
 
-        :param path: where to; its suffix says what: ``.npz`` for NumPy
-            (``thrust_pomdp/deploy/numpy_actor.py``)
+        :param path: where to; its suffix says what: ``.onnx``; ``.npz`` for NumPy
+            (``thrust_pomdp/deploy/numpy_actor.py``); ``.h``, C99; ``.js`` or ``.mjs``, an ES module
         :param outputs: what else is to come out of a step: ``"action_logits"``, or ``"mean"`` and
             ``"log_std"``; ``"value"``; ``"belief"``, which a grounded memory tells of the state
         :param name: what functions and classes are named after; default the file's
