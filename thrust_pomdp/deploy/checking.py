@@ -185,9 +185,9 @@ def shadow_of(actor: Any) -> Any:
     shadow._state = None
     if actor._pipeline is not None:
         shadow._pipeline = copy.copy(actor._pipeline)
-        shadow._pipeline._layers = [
-            Stacked(layer._n_stack, layer._axis_of) if isinstance(layer, Stacked) else layer
-            for layer in actor._pipeline._layers
+        shadow._pipeline.layers = [
+            Stacked(layer.n_stack, layer.axis_of) if isinstance(layer, Stacked) else layer
+            for layer in actor._pipeline.layers
         ]
     shadow.reset()
     return shadow

@@ -127,8 +127,8 @@ class _Sight:
         self, program: Program, pipeline: Any, policy: Any, start: str, normalizer_dtype: str
     ) -> None:
         self._program, self._policy, self._start = program, policy, start
-        self._layers = [] if pipeline is None else pipeline._layers
-        self._blank = None if pipeline is None else pipeline._blank
+        self._layers = [] if pipeline is None else pipeline.layers
+        self._blank = None if pipeline is None else pipeline.looks_of_blank
         self._normalizer_dtype = normalizer_dtype
         self._flags: dict[str | None, str] = {}
         self._space = getattr(policy, "acting_space", policy.observation_space)
@@ -140,9 +140,9 @@ class _Sight:
         parts: Parts = {}
         is_dict = None not in shapes
         visible = [
-            layer._normalizer
+            layer.normalizer
             for layer in self._layers
-            if isinstance(layer, Normalized) and isinstance(layer._normalizer, VecNormalizeVisible)
+            if isinstance(layer, Normalized) and isinstance(layer.normalizer, VecNormalizeVisible)
         ]
         uses_flags = bool(visible) or self._blank is not None
         guesses = any(one.zero_is_blank or one.met_flags for one in visible)
@@ -177,13 +177,13 @@ class _Sight:
         for layer in reversed(self._layers):
             if isinstance(layer, Stacked):
                 shapes = {key: _unstacked(layer, key, shape) for key, shape in shapes.items()}
-            elif isinstance(layer, Previous) and layer._key is not None:
-                del shapes[layer._key]
+            elif isinstance(layer, Previous) and layer.key is not None:
+                del shapes[layer.key]
             elif isinstance(layer, Previous):
-                shapes = {None: (shapes[None][0] - layer._encoding.size,)}
+                shapes = {None: (shapes[None][0] - layer.encoding.size,)}
             elif isinstance(layer, Transposed):
                 shapes = {
-                    key: (*shape[1:], shape[0]) if key in layer.keys else shape
+                    key: (*shape[1:], shape[0]) if _is_transposed(layer, key) else shape
                     for key, shape in shapes.items()
                 }
             elif not isinstance(layer, Normalized):
@@ -196,8 +196,8 @@ class _Sight:
 
     def _inner_is_plain(self, shapes: dict[str | None, tuple[int, ...]]) -> bool:
         """Tell whether a Dict was made of plain observations by what was appended."""
-        appended = any(isinstance(layer, Previous) and layer._key for layer in self._layers)
-        normalizers = [x._normalizer for x in self._layers if isinstance(x, Normalized)]
+        appended = any(isinstance(layer, Previous) and layer.key for layer in self._layers)
+        normalizers = [x.normalizer for x in self._layers if isinstance(x, Normalized)]
         if normalizers:
             return appended and not isinstance(normalizers[0].observation_space, spaces.Dict)
         return appended and set(shapes) == {OBSERVATION}
@@ -225,13 +225,13 @@ class _Sight:
 
     def _through(self, layer: Any, parts: Parts) -> Parts:
         if isinstance(layer, Normalized):
-            return self._normalized(layer._normalizer, parts)
+            return self._normalized(layer.normalizer, parts)
         if isinstance(layer, Previous):
             return self._appended(layer, parts)
         if isinstance(layer, Stacked):
             return {key: self._stacked(layer, key, value) for key, value in parts.items()}
         return {
-            key: self._transposed(value) if key in layer.keys else value
+            key: self._transposed(value) if _is_transposed(layer, key) else value
             for key, value in parts.items()
         }
 
@@ -258,14 +258,14 @@ class _Sight:
 
     def _appended(self, layer: Previous, parts: Parts) -> Parts:
         program = self._program
-        if layer._what == "action":
+        if layer.what == "action":
             encoded = emit_previous_action(program, self._policy.action_space)
         else:
             encoded = program.input("previous_reward", "previous_reward", (1,), "float32")
         encoded = emit_reset(program, encoded, self._start)
-        if layer._key is not None:
+        if layer.key is not None:
             shown: Parts = {OBSERVATION: parts[None]} if None in parts else parts
-            return {**shown, layer._key: encoded}
+            return {**shown, layer.key: encoded}
         return {None: emit_concat(program, [emit_cast(program, parts[None]), encoded])}
 
     def _stacked(self, layer: Stacked, key: str | None, value: str) -> str:
@@ -275,7 +275,7 @@ class _Sight:
         shape, dtype = program.shapes[value], program.dtypes[value]
         axis = _axis(layer, key, shape)
         whole = list(shape)
-        whole[axis] *= layer._n_stack
+        whole[axis] *= layer.n_stack
         before = program.value(whole, dtype)
         known = emit_reset(program, before, self._start)
         kept = list(whole)
@@ -313,21 +313,25 @@ def _shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     return tuple(space.shape or ())
 
 
+def _is_transposed(layer: Transposed, key: str | None) -> bool:
+    return key is None or key in (layer.keys or ())
+
+
 def _axis(layer: Stacked, key: str | None, shape: tuple[int, ...]) -> int:
     """Return the axis of one environment's frames that a stack is along."""
-    axis = layer._axis_of(key, np.zeros((1, *shape), np.float32))
+    axis = layer.axis_of(key, np.zeros((1, *shape), np.float32))
     return axis - 1 if axis > 0 else len(shape) + axis
 
 
 def _unstacked(layer: Stacked, key: str | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     # Which axis that is may depend on the frames' own shape, so each is tried.
     for axis in range(len(shape)):
-        if shape[axis] % layer._n_stack == 0:
+        if shape[axis] % layer.n_stack == 0:
             single = list(shape)
-            single[axis] //= layer._n_stack
+            single[axis] //= layer.n_stack
             if _axis(layer, key, tuple(single)) == axis:
                 return tuple(single)
-    raise ArgumentError(f"frame_stack must divide an axis of {shape}, got {layer._n_stack}")
+    raise ArgumentError(f"frame_stack must divide an axis of {shape}, got {layer.n_stack}")
 
 
 class _Network:

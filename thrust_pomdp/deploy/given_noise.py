@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from thrust_pomdp.errors import ArgumentError
-from thrust_pomdp.ppo.action_noise import drawing_from
+from thrust_pomdp.ppo.action_noise import Conversion, drawing_from
 from thrust_pomdp.ppo.distributions import against_ours, ours_for
 from thrust_pomdp.ppo.prediction import PredictingPolicy
 
@@ -34,22 +34,22 @@ class GivenNoise:
     def advance(self) -> None:
         """Go on: there is no next step."""
 
-    def uniforms(self, width: int) -> Numbers:
+    def uniforms(self, width: int, how: Conversion | None = None) -> Any:
         """Return the numbers, for choices and bits."""
-        return self._given(width)
+        return self._given(width, how)
 
-    def normals(self, width: int) -> Numbers:
+    def normals(self, width: int, how: Conversion | None = None) -> Any:
         """Return the numbers, for continuous actions."""
-        return self._given(width)
+        return self._given(width, how)
 
-    def _given(self, width: int) -> Numbers:
+    def _given(self, width: int, how: Conversion | None) -> Any:
         if self.was_used or self._numbers.shape[1] != width:
             raise ArgumentError(
                 f"noise must be None for a policy that draws more than an action in a step: it "
                 f"asks for {width} more numbers"
             )
         self.was_used = True
-        return self._numbers
+        return self._numbers if how is None else how(self._numbers)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ module).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,8 @@ def parser() -> argparse.ArgumentParser:
         "model",
         type=Path,
         metavar="RUN_OR_MODEL",
-        help="a run of a comparison, FOLDER/runs/NAME, or a model's .zip file",
+        help="a run of a comparison, FOLDER/runs/NAME, the file of a model, or what "
+        "StatefulActor.save wrote",
     )
     made.add_argument("out", type=Path, metavar="OUT", help="the file: .onnx, .npz, .h or .js")
     made.add_argument(
@@ -95,7 +97,13 @@ def _actor(args: argparse.Namespace) -> StatefulActor:
     from thrust_pomdp.experiment.playback import find_run, load_model
     from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 
-    if args.model.suffix == ".zip" and not args.model.with_suffix(".json").is_file():
+    is_told = args.normalizer or args.previous_action or args.previous_reward
+    is_told = is_told or args.frame_stack > 1
+    is_file = args.model.suffix in (".zip", ".safetensors")
+    if is_file and not args.model.with_suffix(".json").is_file():
+        if args.model.suffix == ".safetensors" and not is_told:
+            with contextlib.suppress(ValueError):  # a model's file is no actor's
+                return StatefulActor.load(args.model, device="cpu")
         return StatefulActor(
             load_model(args.model),
             normalizer=args.normalizer,
@@ -103,7 +111,7 @@ def _actor(args: argparse.Namespace) -> StatefulActor:
             previous_reward=args.previous_reward,
             frame_stack=args.frame_stack,
         )
-    if args.normalizer or args.previous_action or args.previous_reward or args.frame_stack > 1:
+    if is_told:
         raise ValueError(
             "--normalizer, --previous-action, --previous-reward and --frame-stack are for the file "
             f"of a model; what the run {args.model} sees is known"
