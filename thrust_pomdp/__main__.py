@@ -14,6 +14,7 @@ COMMANDS = {
     "sweep": "models or trainings over a grid of environment parameters, as heat maps",
     "report": "the page of finished comparisons again, of one environment or several",
     "tune": "look for a recipe that compare takes",
+    "export": "a trained model as a file for ONNX Runtime, NumPy, C or JavaScript",
     "zoo": "RL Zoo's train, enjoy and optimize with RecurrentPPO as ppo_lstm",
 }
 

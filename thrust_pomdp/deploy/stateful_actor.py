@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -189,6 +191,7 @@ class StatefulActor:
         blanked: Any = None,
         action: Any = None,
         action_masks: Any = None,
+        noise: Any = None,
     ) -> NDArray[Any]:
         """Return the actions for the observations.
 
@@ -209,6 +212,11 @@ class StatefulActor:
             then does is told at its ``normalize_obs``
         :param action: what was done in the end, if not what :meth:`act` returned last
         :param action_masks: what may be done, for a model that takes masks
+        :param noise: numbers that decide the action, ``[n_envs, width]`` or ``[width]``: a uniform
+            one from [0, 1) for each categorical choice (where it falls on the cumulated
+            probabilities) or bit (whether it is below its probability), a standard normal one for
+            each continuous dimension. None for the actor's own way. What :meth:`export` writes acts
+            alike
         :raises ValueError: if the number of environments changed without a :meth:`reset`, or the
             arguments do not fit the model or the observation
         """
@@ -219,22 +227,68 @@ class StatefulActor:
         elif blanked is not None:
             obs = self._blank(obs, blanked)
         masks = {} if action_masks is None else {"action_masks": action_masks}
-        actions = self._predict(obs, episode_start, masks)
+        actions = self._predict(obs, episode_start, masks, noise)
         if self._pipeline is not None:
             self._pipeline.remember(actions)
         return actions
 
-    def _predict(self, obs: Any, episode_start: Any, masks: dict[str, Any]) -> NDArray[Any]:
+    def export(
+        self,
+        path: str | Path,
+        *,
+        outputs: Sequence[str] = (),
+        name: str | None = None,
+        normalizer_dtype: str = "float64",
+    ) -> None:
+        """Write one step of this actor as a file for where there is no torch.
+
+        What is around the model (normaliser, previous action and reward, stacked frames) is in it.
+        What is written is tried against :meth:`act` first. See the page on deployment.
+
+        :param path: where to; its suffix says what: ``.onnx``; ``.npz`` for NumPy
+            (``thrust_pomdp/deploy/numpy_actor.py``); ``.h``, C99; ``.js`` or ``.mjs``, an ES module
+        :param outputs: what else is to come out of a step: ``"action_logits"``, or ``"mean"`` and
+            ``"log_std"``; ``"value"``; ``"belief"``, which a grounded memory tells of the state
+        :param name: what functions and classes are named after; default the file's
+        :param normalizer_dtype: in which a normaliser computes, ``"float64"`` as while training, or
+            ``"float32"`` for machines without it
+        :raises ValueError: for what cannot be exported, naming it
+        :raises OSError: naming the file, if it cannot be written
+        """
+        from thrust_pomdp.deploy.export import export_actor
+
+        export_actor(self, path, outputs=outputs, name=name, normalizer_dtype=normalizer_dtype)
+
+    def _predict(
+        self, obs: Any, episode_start: Any, masks: dict[str, Any], noise: Any
+    ) -> NDArray[Any]:
         predict: Any = self.model.predict
         actions: NDArray[Any]
+        deterministic = self.deterministic and noise is None
         token = MEMORY_IS_KEPT.set(True)
         try:
-            actions, self._state = predict(
-                obs, self._state, episode_start, self.deterministic, **masks
-            )
+            with self._decided_by(noise, obs):
+                actions, self._state = predict(
+                    obs, self._state, episode_start, deterministic, **masks
+                )
         finally:
             MEMORY_IS_KEPT.reset(token)
         return actions
+
+    def _decided_by(self, noise: Any, obs: Any) -> AbstractContextManager[None]:
+        """Let the next action be decided by given numbers, if there are any."""
+        if noise is None:
+            return nullcontext()
+        from thrust_pomdp.deploy.given_noise import acting_by
+
+        _check_model(self.model, "observation_space", "action_space")
+        space = _acting_space(self.model)
+        part = obs
+        if isinstance(obs, dict):
+            key = next(iter(obs))
+            part, space = obs[key], space[key]
+        is_single = np.ndim(part) == len(space.shape or ())
+        return acting_by(self.model, noise, 1 if is_single else len(part))
 
     def _blank(self, obs: Any, blanked: Any) -> Any:
         """Show what is blanked as zeros, where nothing else is done to observations."""

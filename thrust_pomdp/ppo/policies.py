@@ -164,8 +164,8 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
     def forward(  # type: ignore[override]
         self,
         obs: PyTorchObs,
-        lstm_states: RNNStates,
-        episode_starts: th.Tensor,
+        lstm_states: RNNStates | None = None,
+        episode_starts: th.Tensor | None = None,
         deterministic: bool = False,
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         """Act: one step for every environment.
@@ -176,7 +176,11 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
         :param deterministic: take the most likely action instead of sampling
         :return: actions ``[n_envs, *action_shape]``, values ``[n_envs, 1]``, log-probabilities
             ``[n_envs]``, and the states after the step
+        :raises TypeError: without states or episode starts, which programs for policies without a
+            memory leave out
         """
+        if lstm_states is None or episode_starts is None:
+            raise TypeError(_NO_STATES)
         memory_pi, memory_vf, lstm_states = self._recur(obs, lstm_states, episode_starts)
         distribution, values = self._heads(memory_pi, memory_vf)
         actions = distribution.get_actions(deterministic=deterministic)
@@ -383,6 +387,14 @@ def _rows(features: th.Tensor) -> th.Tensor:
     """Return features as rows, where an extractor squeezed the axis of a single one away."""
     return features if features.ndim > 1 else features[None]
 
+
+#: What who calls a policy is told that has no memory in mind.
+_NO_STATES = (
+    "forward() needs lstm_states and episode_starts, without which a recurrent policy forgets "
+    "everything at every step: hand in policy.zero_states(n_envs) at first, then what forward() "
+    "returned. To export a policy, by SB3's recipe or torch.onnx.export, use thrust_pomdp."
+    "StatefulActor.like(model, env).export('model.onnx'), whose file has memory and episode starts"
+)
 
 #: Arguments after the spaces and the schedule that come before ``features_extractor_class``.
 _BEFORE_EXTRACTOR = 8

@@ -71,6 +71,9 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         """Return masks given by a user, in whatever shape, as ``[rows, width]``."""
         if action_masks is None:
             return None
+        if isinstance(action_masks, th.Tensor) and gate.against_transforms() is not None:
+            # Looked into, they would be numbers of the example in a graph that torch traces.
+            return action_masks.reshape(-1, self.mask_layout.width) != 0
         if isinstance(action_masks, th.Tensor):
             action_masks = action_masks.detach().cpu().numpy()
         masks = self.mask_layout.checked(self.mask_layout.as_rows(action_masks))
@@ -85,8 +88,8 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     def forward(  # type: ignore[override]
         self,
         obs: PyTorchObs,
-        lstm_states: RNNStates,
-        episode_starts: th.Tensor,
+        lstm_states: RNNStates | None = None,
+        episode_starts: th.Tensor | None = None,
         deterministic: bool = False,
         action_masks: Any = None,
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
