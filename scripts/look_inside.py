@@ -24,7 +24,7 @@ import numpy as np
 import thrust_pomdp  # registers the ids
 from thrust_pomdp import longest_burst, look_inside, plot_burst
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
-from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.registration import creator_of
 from thrust_pomdp.experiment import playback
 from thrust_pomdp.experiment.commands.options import (

@@ -22,7 +22,7 @@ import torch as th
 from torch import nn
 from torch.nn.modules import module as torch_modules
 
-from thrust_pomdp.as_written import against_class, against_methods, remember
+from thrust_pomdp.unmodified_classes import against_class, against_methods, remember
 
 __all__ = [
     "Watch",

@@ -68,6 +68,9 @@ MOVED = {
     "vec.privileged": "vec_env.privileged",
     "vec.step_infos": "vec_env.step_infos",
     "visible": "wrappers.visible_statistics",
+    "wrappers.blanks": "wrappers.blank_symbols",
+    "wrappers.flags": "wrappers.blank_flags",
+    "wrappers.plan": "wrappers.blanking_plan",
 }
 
 #: Packages that took the name of a module -> where that module is.

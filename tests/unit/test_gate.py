@@ -26,8 +26,8 @@ from torch import nn
 from users_changes import CHANGES, Change
 
 from thrust_pomdp import RecurrentPPO, gate, make_vec_env
-from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.checks import depends_on_mode
+from thrust_pomdp.ppo.code_between_steps import against_acting_alone
 from thrust_pomdp.ppo.distributions import (
     DrawnBernoulliDistribution,
     DrawnMultiCategoricalDistribution,
@@ -425,7 +425,7 @@ class TestActingAlone:
     @pytest.fixture
     def one_thread(self, monkeypatch):
         """Other tests leave threads behind, such as a progress bar's."""
-        monkeypatch.setattr("thrust_pomdp.ppo.alone._other_threads", list)
+        monkeypatch.setattr("thrust_pomdp.ppo.code_between_steps._other_threads", list)
 
     @pytest.mark.usefixtures("one_thread")
     def test_a_plain_training_is_alone(self):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.vec_env.frame_order import stacks_of
+from thrust_pomdp.wrappers.blank_symbols import SymbolBox
 from thrust_pomdp.wrappers.blanking import BlankingObservation
-from thrust_pomdp.wrappers.blanks import SymbolBox
 from thrust_pomdp.wrappers.frame_order import leaves_observations
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.vector.blanking import BlankingVectorWrapper

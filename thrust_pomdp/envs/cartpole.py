@@ -11,11 +11,11 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_flag
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_picture import Window, add_senses
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
 from thrust_pomdp.envs.rendering import STRIP_FRAMES, Picture
 from thrust_pomdp.stateful import Names, StatefulEnv
+from thrust_pomdp.unmodified_classes import remember
 
 #: Gymnasium's explicit Euler integration, and the semi-implicit one of some other CartPoles.
 INTEGRATORS = ("euler", "semi-implicit euler")

@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium.envs.classic_control.utils import maybe_parse_reset_bounds
 from numpy.typing import NDArray
 
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import (
     FlickeringCartPoleEnv,
     MaskedCartPoleEnv,
@@ -29,6 +28,7 @@ from thrust_pomdp.envs.native_vector import (
 )
 from thrust_pomdp.envs.rendering import STRIP_FRAMES
 from thrust_pomdp.stateful import Names
+from thrust_pomdp.unmodified_classes import remember
 
 #: Bounds of a start state without reset options, as in Gymnasium's CartPole.
 DEFAULT_BOUNDS = (-0.05, 0.05)

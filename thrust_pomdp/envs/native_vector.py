@@ -18,11 +18,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.flicker import BlockStreams
 from thrust_pomdp.stateful import Changes, Names, Stateful
 from thrust_pomdp.states import State, packed, unpacked
+from thrust_pomdp.unmodified_classes import remember
 
 Observations = NDArray[np.float32]
 Actions = NDArray[np.integer[Any]]

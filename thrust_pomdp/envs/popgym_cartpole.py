@@ -8,12 +8,12 @@ import numpy as np
 from gymnasium import spaces
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole import POSITIONS, Info, Observation, SensedCartPoleEnv
 from thrust_pomdp.envs.cartpole_picture import add_ghost
 from thrust_pomdp.envs.noise import SensorNoise, check_sigma
 from thrust_pomdp.envs.rendering import Picture
 from thrust_pomdp.stateful import Names
+from thrust_pomdp.unmodified_classes import remember
 
 
 @remember

@@ -6,7 +6,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.cartpole_vector import SensedCartPoleVectorEnv
 from thrust_pomdp.envs.native_vector import Flags, Indices, Observations
 from thrust_pomdp.envs.noise import SensorNoises
@@ -16,6 +15,7 @@ from thrust_pomdp.envs.popgym_cartpole import (
     clipped,
 )
 from thrust_pomdp.stateful import Names
+from thrust_pomdp.unmodified_classes import remember
 
 
 @remember

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
 from thrust_pomdp.stateful import Names, StatefulEnv
+from thrust_pomdp.unmodified_classes import remember
 
 Observation = NDArray[np.float32]
 Info = dict[str, Any]

@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.native_vector import Actions, Flags, Indices, NativeVectorEnv, Observations
 from thrust_pomdp.envs.tmaze import (
@@ -20,6 +19,7 @@ from thrust_pomdp.envs.tmaze import (
     stride,
 )
 from thrust_pomdp.stateful import Names
+from thrust_pomdp.unmodified_classes import remember
 
 
 class TMazeOfVector(EnvOfVector):

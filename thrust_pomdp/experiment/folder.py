@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.known_tasks import find_spec
 from thrust_pomdp.envs.registration import registered_as
 from thrust_pomdp.experiment.atomic_write import write_atomically
 from thrust_pomdp.experiment.report.terms import (

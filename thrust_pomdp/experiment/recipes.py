@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
-from thrust_pomdp.envs.our_tasks import against_known_task
+from thrust_pomdp.envs.known_tasks import against_known_task
 from thrust_pomdp.errors import with_near_names
 from thrust_pomdp.experiment.arms import (
     ARM_LABELS,

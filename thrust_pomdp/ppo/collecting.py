@@ -18,12 +18,12 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from thrust_pomdp.observations import check_finite_obs, map_obs, stack_obs
 from thrust_pomdp.ppo.action_noise import ActionNoise, drawing_from
-from thrust_pomdp.ppo.alone import against_acting_alone
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.checks import (
     check_finite_outputs,
     check_finite_step,
 )
+from thrust_pomdp.ppo.code_between_steps import against_acting_alone
 from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
 )

@@ -29,8 +29,8 @@ from stable_baselines3.common.distributions import (
 )
 from torch.distributions import Categorical, Normal
 
-from thrust_pomdp.as_written import against_methods, remember
 from thrust_pomdp.ppo.action_noise import ActionNoise, Conversion, Numbers, present_noise
+from thrust_pomdp.unmodified_classes import against_methods, remember
 
 
 def _checked(given: Any, kind: type[Any]) -> Any:

@@ -24,7 +24,7 @@ from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from thrust_pomdp.safe_values import MARK, SPACES, Kind, NotDataError, Reader, Vocabulary, Writer
-from thrust_pomdp.wrappers.blanks import SymbolBox
+from thrust_pomdp.wrappers.blank_symbols import SymbolBox
 
 _MEMORIES = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 _ACTIVATIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
-from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.control_laws import Controller, RandomController
 from thrust_pomdp.reference.episodes import make_single

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.known_tasks import find_spec
 from thrust_pomdp.envs.registration import ENVIRONMENTS, entry_point_name
 from thrust_pomdp.reference.control_laws import Controller
 from thrust_pomdp.vec_env.substitutes import against_native_vector, time_limit_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gymnasium.envs.registration import EnvSpec
 
-from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.registration import ENVIRONMENTS, arguments_of, entry_point_name
 from thrust_pomdp.reference.rungs import Rung
 

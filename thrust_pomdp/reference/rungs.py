@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_count
-from thrust_pomdp.envs.our_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from thrust_pomdp.as_written import against_family
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, SensedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw
 from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv
@@ -25,6 +24,7 @@ from thrust_pomdp.reference.control_laws import (
     TwoFrames,
 )
 from thrust_pomdp.reference.episodes import score
+from thrust_pomdp.unmodified_classes import against_family
 
 #: Written by ``scripts/ladder.py --search``.
 GAINS_FILE = Path(__file__).with_name("gains.json")

@@ -13,7 +13,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from thrust_pomdp.arguments import check_count, check_flag, check_kind
-from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.known_tasks import find_spec
 from thrust_pomdp.envs.registration import ENVIRONMENTS, against_registration
 from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv

@@ -13,9 +13,9 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from thrust_pomdp.as_written import against_family, against_methods
-from thrust_pomdp.envs.our_tasks import against_entry_point
+from thrust_pomdp.envs.known_tasks import against_entry_point
 from thrust_pomdp.envs.registration import VECTOR_TWINS
+from thrust_pomdp.unmodified_classes import against_family, against_methods
 from thrust_pomdp.wrappers import vector as vector_wrappers
 
 #: What a native vector is made with beside the arguments of a single environment.

@@ -12,10 +12,10 @@ import numpy as np
 from thrust_pomdp.envs.flicker import blanking_layers
 from thrust_pomdp.envs.rendering import STRIP_FRAMES, paint_sensor
 from thrust_pomdp.stateful import Names
-from thrust_pomdp.wrappers.blanks import observation_space_of
-from thrust_pomdp.wrappers.flags import union_flags
+from thrust_pomdp.wrappers.blank_flags import union_flags
+from thrust_pomdp.wrappers.blank_symbols import observation_space_of
+from thrust_pomdp.wrappers.blanking_plan import BlankingPlan, as_json, dropout_plan, flicker_plan
 from thrust_pomdp.wrappers.layer import Layer
-from thrust_pomdp.wrappers.plan import BlankingPlan, as_json, dropout_plan, flicker_plan
 
 
 class BlankingObservation(Layer):

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorActionWrapper, VectorRewardWrapper, VectorWra
 from numpy.typing import NDArray
 
 from thrust_pomdp.stateful import Names, Stateful
-from thrust_pomdp.wrappers.flags import spread
+from thrust_pomdp.wrappers.blank_flags import spread
 from thrust_pomdp.wrappers.visible_statistics import Mask
 
 #: Attribute by which a wrapper (class or object) says that the flags it passes on are of the

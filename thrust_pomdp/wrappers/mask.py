@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium as gym
 
 from thrust_pomdp.stateful import Names
-from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.blank_symbols import observation_space_of
+from thrust_pomdp.wrappers.blanking_plan import as_json
 from thrust_pomdp.wrappers.layer import Layer
 from thrust_pomdp.wrappers.masking import ObservationMask
-from thrust_pomdp.wrappers.plan import as_json
 
 
 class MaskObservation(Layer):

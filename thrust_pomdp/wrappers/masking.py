@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.wrappers.blanks import BLANKABLE, check_keys
+from thrust_pomdp.wrappers.blank_symbols import BLANKABLE, check_keys
 
 _Array = spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary
 

@@ -15,7 +15,7 @@ from thrust_pomdp.arguments import check_finite_number, check_flag, check_positi
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.stateful import Changes, Names
 from thrust_pomdp.states import State
-from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.blank_symbols import observation_space_of
 from thrust_pomdp.wrappers.frame_order import refuse_frame_order
 from thrust_pomdp.wrappers.layer import Layer
 from thrust_pomdp.wrappers.previous import refuse_previous_inside

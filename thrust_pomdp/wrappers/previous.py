@@ -9,7 +9,7 @@ import numpy as np
 
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.appending import Appender, Encoding
-from thrust_pomdp.wrappers.blanks import observation_space_of
+from thrust_pomdp.wrappers.blank_symbols import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
 
 

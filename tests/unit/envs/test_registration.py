@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import thrust_pomdp
 from thrust_pomdp.envs.cartpole import MaskedCartPoleEnv
-from thrust_pomdp.envs.our_tasks import against_known_task
+from thrust_pomdp.envs.known_tasks import against_known_task
 from thrust_pomdp.envs.registration import ENVIRONMENTS
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
 

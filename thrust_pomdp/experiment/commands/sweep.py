@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.known_tasks import find_spec
 from thrust_pomdp.envs.registration import arguments_of
 from thrust_pomdp.experiment import sweeps
 from thrust_pomdp.experiment.atomic_write import write_atomically

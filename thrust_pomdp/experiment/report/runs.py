@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.envs.our_tasks import find_spec
+from thrust_pomdp.envs.known_tasks import find_spec
 from thrust_pomdp.experiment.arms import ARM_LABELS, ARMS, Memory
 from thrust_pomdp.experiment.failures import headline
 from thrust_pomdp.experiment.runs import RunResult

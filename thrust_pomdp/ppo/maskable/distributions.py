@@ -14,7 +14,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 
-from thrust_pomdp.as_written import remember
 from thrust_pomdp.ppo.distributions import (
     DRAWING_METHODS,
     PLAIN_METHODS,
@@ -22,6 +21,7 @@ from thrust_pomdp.ppo.distributions import (
     DrawnMultiCategoricalDistribution,
     PlainCategoricalDistribution,
 )
+from thrust_pomdp.unmodified_classes import remember
 
 
 class MaskableDistribution(Distribution):

@@ -10,8 +10,8 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from thrust_pomdp.stateful import Names
-from thrust_pomdp.wrappers.flags import heard_flags, tell_flags, union_flags
-from thrust_pomdp.wrappers.plan import BlankingPlan, dropout_plan, flicker_plan
+from thrust_pomdp.wrappers.blank_flags import heard_flags, tell_flags, union_flags
+from thrust_pomdp.wrappers.blanking_plan import BlankingPlan, dropout_plan, flicker_plan
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, seeds_of, single_space_of
 from thrust_pomdp.wrappers.visible_statistics import Mask
 

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from thrust_pomdp.stateful import Names
-from thrust_pomdp.wrappers.flags import change_flags
+from thrust_pomdp.wrappers.blank_flags import change_flags
 from thrust_pomdp.wrappers.masking import ObservationMask
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
 from thrust_pomdp.wrappers.visible_statistics import Mask

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.appending import Appender, Encoding
-from thrust_pomdp.wrappers.flags import change_flags
+from thrust_pomdp.wrappers.blank_flags import change_flags
 from thrust_pomdp.wrappers.vector.base import Infos, SensorVectorWrapper, single_space_of
 from thrust_pomdp.wrappers.visible_statistics import Mask
 

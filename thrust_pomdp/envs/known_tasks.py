@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from thrust_pomdp.as_written import against_family
 from thrust_pomdp.envs.registration import VECTOR_TWINS, against_registration, entry_point_name
+from thrust_pomdp.unmodified_classes import against_family
 
 
 def find_spec(env_id: Any) -> EnvSpec | None:

@@ -19,7 +19,7 @@ from thrust_pomdp.envs.flicker import (
     SeparateFlickerProcesses,
     check_probability,
 )
-from thrust_pomdp.wrappers.blanks import Blanks
+from thrust_pomdp.wrappers.blank_symbols import Blanks
 
 
 class Layout(Protocol):
