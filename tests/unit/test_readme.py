@@ -24,7 +24,8 @@ def test_nothing_is_left_to_fill_in():
     assert "PLACEHOLDER" not in README.read_text()
 
 
-def test_blocks_run_one_after_the_other(capsys):
+def test_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a block writes a folder
     namespace: dict[str, object] = {}
     exec(compile(readme_program(), str(README), "exec"), namespace)
     assert namespace["model"].num_timesteps == 1_024
