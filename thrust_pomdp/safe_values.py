@@ -22,6 +22,8 @@ from thrust_pomdp.array_files import SafeFileError, is_storable
 
 #: Marks an object of JSON that stands for something else.
 MARK = "$"
+#: From so many items on a list of numbers is kept as an array.
+_LONG = 64
 #: What only the program can give.
 _YOURS = "yours"
 
@@ -102,9 +104,9 @@ class Writer:
         if type(value) is float:
             return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
         if type(value) is list:
-            return [self.write(v, f"{path}.{n}", strict) for n, v in enumerate(value)]
+            return self._write_items(value, path, strict)
         if type(value) in (tuple, deque):
-            items = [self.write(v, f"{path}.{n}", strict) for n, v in enumerate(value)]
+            items = self._write_items(list(value), path, strict)
             if type(value) is tuple:
                 return {MARK: "tuple", "items": items}
             return {MARK: "deque", "items": items, "maxlen": value.maxlen}
@@ -129,6 +131,23 @@ class Writer:
             MARK: name,
             **{key: self.write(p, f"{path}.{key}", True) for key, p in parts.items()},
         }
+
+    def _write_items(self, items: list[Any], path: str, strict: bool) -> Any:
+        """Write a list; long ones of numbers as an array, of like dicts by their keys."""
+        kinds = set(map(type, items)) if len(items) >= _LONG else set()
+        if kinds == {float}:
+            return {MARK: "list", "name": self.keep(np.array(items), path)}
+        if kinds == {int} and all(-(2**63) <= number < 2**63 for number in items):
+            return {MARK: "list", "name": self.keep(np.array(items, np.int64), path)}
+        keys = list(items[0]) if kinds == {dict} else []
+        are_texts = all(type(key) is str for key in keys)
+        if keys and are_texts and all(list(row) == keys for row in items):
+            columns = [
+                self._write_items([row[key] for row in items], f"{path}.{key}", strict)
+                for key in keys
+            ]
+            return {MARK: "rows", "keys": keys, "columns": columns}
+        return [self.write(item, f"{path}.{n}", strict) for n, item in enumerate(items)]
 
     def _write_dict(self, value: dict[Any, Any], path: str, strict: bool) -> Any:
         if all(type(key) is str for key in value) and MARK not in value:
@@ -173,6 +192,7 @@ class Reader:
     ) -> None:
         self._vocabulary, self._arrays = vocabulary, arrays
         self._given = custom_objects or {}
+        self._listed: set[str] = set()
 
     def read(self, data: Any, path: str) -> Any:
         """Return the value of JSON.
@@ -207,8 +227,16 @@ class Reader:
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[parts["value"]]
         if mark == "path":
             return Path(_text(parts["value"]))
+        if mark == "list":
+            return self._list(parts["name"], path)
+        if mark == "rows":
+            columns = [self.read(column, path) for column in parts["columns"]]
+            rows = zip(*columns, strict=True)
+            return [dict(zip(map(_text, parts["keys"]), row, strict=True)) for row in rows]
         if mark in ("tuple", "deque"):
-            items = self.read(_items(parts), path)
+            items = self.read(parts["items"], path)
+            if not isinstance(items, list):
+                raise ValueError(f"items must be a list, got {str(items)[:80]}")
             return tuple(items) if mark == "tuple" else deque(items, parts["maxlen"])
         if mark == "dict":
             return {self.read(k, path): self.read(v, f"{path}.{k}") for k, v in _items(parts)}
@@ -216,6 +244,15 @@ class Reader:
         if kind is None:
             raise SafeFileError(f"names {str(mark)[:80]!r} at {path}, which is not known here")
         return kind.make(**{key: self.read(part, f"{path}.{key}") for key, part in parts.items()})
+
+    def _list(self, name: Any, path: str) -> list[Any]:
+        array = self.array(name, path)
+        # Each once: many places that name one array would make many times its size.
+        if name in self._listed or array.ndim != 1 or array.dtype not in (np.float64, np.int64):
+            raise ValueError("a list must be an array of one axis, of its own")
+        self._listed.add(name)
+        found: list[Any] = array.tolist()
+        return found
 
     def _class(self, name: Any, path: str) -> Any:
         if not isinstance(name, str) or name not in self._vocabulary.classes:

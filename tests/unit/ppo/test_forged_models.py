@@ -7,6 +7,7 @@ import json
 import time
 import tracemalloc
 import zipfile
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,17 @@ class TestSizes:
         model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=np.int64(8), batch_size=8)
         model.save_safe(tmp_path / "model")
         assert RecurrentPPO.load_safe(tmp_path / "model").n_steps == 8
+
+    def test_of_a_long_log_of_episodes(self, tmp_path):
+        model = make()
+        rows = [{"r": 0.5 * n, "l": n, "t": float("nan") if n == 7 else 1.0} for n in range(20_000)]
+        model.ep_info_buffer = deque(rows, maxlen=20_000)
+        model.ep_success_buffer = deque([True, False] * 50, maxlen=100)
+        model.save_safe(tmp_path / "model")
+        loaded = RecurrentPPO.load_safe(tmp_path / "model")
+        for name in ("ep_info_buffer", "ep_success_buffer"):
+            mine, others = getattr(model, name), getattr(loaded, name)
+            assert repr(mine) == repr(others)
 
     def test_of_lists_that_name_one_array(self, tmp_path):
         path = tmp_path / "tree.safetensors"
