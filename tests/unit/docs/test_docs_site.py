@@ -25,6 +25,8 @@ REFERENCE = {
 PUBLIC = {
     **{name: f"thrust_pomdp.{name}" for name in thrust_pomdp.__all__},
     **{name: f"thrust_pomdp.recurrent.{name}" for name in recurrent.__all__},
+    "NumpyActor": "thrust_pomdp.deploy.numpy_actor.NumpyActor",
+    "OnnxActor": "thrust_pomdp.deploy.onnx_actor.OnnxActor",
     **{
         name: f"thrust_pomdp.ppo.maskable.{name}"
         for name in maskable.__all__
