@@ -135,7 +135,7 @@ class TestWhatIsNoTreeIsRefused:
             np.array([object()]), np.datetime64(0, "s"), {1: 2}, {"$array": "x"}, np.longdouble(1),
             np.zeros(2, np.longdouble),
         ],
-        ids=repr,
+        ids=lambda part: type(part).__name__,
     )  # fmt: skip
     def test_naming_its_place(self, tmp_path, part):
         with pytest.raises(TypeError, match=r"^outer\.1"):

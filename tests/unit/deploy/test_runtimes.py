@@ -10,6 +10,7 @@ from deploy_cases import CASES, has_noise, make_actor
 
 from thrust_pomdp.deploy.checking import play, play_original, random_steps
 from thrust_pomdp.deploy.description import describe
+from thrust_pomdp.deploy.export import compared
 from thrust_pomdp.deploy.numpy_actor import NumpyActor
 from thrust_pomdp.deploy.players import (
     COMPILERS,
@@ -72,6 +73,20 @@ PAIRS = [
     for runtime in RUNTIMES
     if not (case.images and runtime in ("c", "node")) and (runtime != "c" or name in COMPILED)
 ]
+
+
+def check(name, runtime, folder, n_steps, n_envs, with_noise, **options) -> None:
+    if not IS_THERE[runtime]:
+        pytest.skip(f"{runtime} is not installed")
+    actor, program, steps, original = recorded(name, n_steps, n_envs, with_noise)
+    outputs = CASES[name].outputs
+    n_played = 0
+    for played in RUNTIMES[runtime](folder, actor, program, steps, outputs, **options):
+        assert played.states.keys() >= original.states.keys()
+        found = compared(actor, program, original, played, steps)
+        assert found.is_small, found
+        n_played += 1
+    assert n_played
 
 
 @pytest.mark.parametrize(("name", "runtime"), PAIRS)
