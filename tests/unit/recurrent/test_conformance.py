@@ -268,6 +268,6 @@ class TestProtocol:
 def test_each_law_has_a_fault_that_breaks_it():
     from thrust_pomdp.recurrent import conformance
 
-    names = {conformance._name(law) for law in conformance._LAWS}
+    names = {conformance._name(law) for law in conformance.LAWS}
     assert set(FAULTS.values()) == names
     assert all(re.fullmatch(r"[a-z ]+", name) for name in names)
