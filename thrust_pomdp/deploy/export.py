@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from thrust_pomdp.deploy.numpy_actor import NumpyActor
 from thrust_pomdp.deploy.onnx_graph import onnx_model
 from thrust_pomdp.deploy.program import Program
 from thrust_pomdp.errors import ArgumentError
+from thrust_pomdp.whole_files import write_whole
 
 #: Steps that each export is tried on before anything is written.
 _CHECKED_STEPS = 12
@@ -55,7 +53,10 @@ def export_actor(
     program = describe(actor, outputs, normalizer_dtype)
     content = write(program, path.stem if name is None else name)
     _check(actor, program, path, content)
-    write_whole(path, content)
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise type(error)(error.errno, f"{path} cannot be written: {error.strerror}") from error
 
 
 def _writer(path: Path) -> Callable[[Program, str], bytes]:
@@ -143,30 +144,3 @@ def compared(
         numpy_actor.act(**keywords)
         logits.append(numpy_actor.outputs["action_logits"])
     return difference(program, original, other, np.stack(logits), steps)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all.
-
-    :raises OSError: naming the file, if it cannot be written
-    """
-    unfinished = None
-    try:
-        descriptor, unfinished = tempfile.mkstemp(".unfinished", f"{path.name}.", path.parent)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(unfinished, 0o666 & ~_umask())  # a temporary file is for its owner only
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError, TypeError):
-            os.unlink(unfinished)  # type: ignore[arg-type]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -205,9 +205,16 @@ export class Actor {
    *   undefined for the most likely action
    */
   act(obs, { blanked, reward, actionMasks, noise } = {}) {
-    const given = { reward: reward ?? 0, actionMasks, noise };
+    const given = { reward, actionMasks, noise };
     const values = {};
     for (const port of PROGRAM.inputs) values[port.value] = this.read(port, obs, blanked, given);
+    for (const { name, value, key, kind } of PROGRAM.inputs) {
+      if (kind !== "obs") continue;
+      const told = PROGRAM.inputs.find((port) => port.kind === "blanked" && port.key === key);
+      const flags = told && values[told.value];
+      if (values[value].some((number, i) => !Number.isFinite(number) && !(flags && flags[i])))
+        throw new Error(`${name} must be finite where it is not blanked`);
+    }
     for (const { name, before } of PROGRAM.states)
       before.forEach((value, layer) => (values[value] = this.state[name][layer]));
     for (const { kind, inputs, outputs, weights, options, shape } of STEPS) {
@@ -230,7 +237,11 @@ export class Actor {
     const { kind, key, shape, dtype } = port;
     if (kind === "start") return [this.starts];
     if (kind === "previous_action") return rounded(this.previousAction, dtype);
-    if (kind === "previous_reward") return Float32Array.of(given.reward);
+    if (kind === "previous_reward") {
+      if (given.reward === undefined && !this.starts)
+        throw new Error("reward must be given: the model sees its previous reward");
+      return Float32Array.of(given.reward ?? 0);
+    }
     if (kind === "action_masks") return given.actionMasks;
     if (kind === "noise") return given.noise === undefined ? undefined : [given.noise].flat();
     const reading = [key === null ? obs : obs[key]].flat(Infinity);

@@ -56,7 +56,7 @@ class NumpyActor:
         self.program, self._arrays = program, arrays
         self._inputs = {port["name"]: port for port in program["inputs"]}
         self._obs = [port for port in program["inputs"] if port["kind"] == "obs"]
-        self._kinds = {port["kind"] for port in program["inputs"]}
+        self._blanked = [port for port in program["inputs"] if port["kind"] == "blanked"]
         self._operations: list[tuple[Any, ...]] = [
             (
                 _OPERATIONS[operation["kind"]],
@@ -138,9 +138,7 @@ class NumpyActor:
 
     def _flags(self, blanked: Any, n_envs: int, is_single: bool) -> dict[str, Array]:
         found = {}
-        for port in self.program["inputs"]:
-            if port["kind"] != "blanked":
-                continue
+        for port in self._blanked:
             flags: Any = blanked
             if isinstance(blanked, Mapping):
                 flags = blanked.get(port["key"], False)
@@ -206,7 +204,18 @@ class NumpyActor:
             # Readings are rounded as the model's are; whole numbers stay as they are.
             is_kept = port["kind"] == "noise" or array.dtype.kind in "iu"
             values[port["value"]] = array if is_kept else array.astype(port["dtype"])
+        self._check_finite(values)
         return values
+
+    def _check_finite(self, values: Mapping[str | None, Array]) -> None:
+        """Refuse readings that would spoil the memory; what is blanked may be anything."""
+        flags = {port["key"]: values.get(port["value"]) for port in self._blanked}
+        for port in self._obs:
+            bad = ~np.isfinite(values[port["value"]])
+            if bad.any():
+                blanked = flags.get(port["key"])
+                if blanked is None or (bad & ~blanked).any():
+                    raise ValueError(f"{port['name']} must be finite where it is not blanked")
 
 
 def _state_shape(state: dict[str, Any], n_envs: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from thrust_pomdp.deploy.checking import random_steps, shadow_of
 from thrust_pomdp.deploy.description import describe
 from thrust_pomdp.deploy.export import difference_to
 from thrust_pomdp.deploy.numpy_actor import NumpyActor
-from thrust_pomdp.deploy.players import COMPILERS, WARNINGS
+from thrust_pomdp.deploy.players import COMPILERS, NODE, WARNINGS
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.recurrent.sequences import RNNStates
 
@@ -117,6 +117,24 @@ class TestNumpyActor:
         np.savez(tmp_path / "other.npz", weights=np.zeros(3))
         with pytest.raises(ValueError, match="path must be a file of format 1"):
             NumpyActor(tmp_path / "other.npz")
+
+    @pytest.mark.parametrize("reading", [np.nan, np.inf])
+    def test_readings_that_would_spoil_the_memory_are_refused(self, reading, tmp_path):
+        make_actor(CASES["lstm, normalised"]).export(tmp_path / "actor.npz")
+        actor, obs = NumpyActor(tmp_path / "actor.npz"), np.float32([0.1, reading, 0.3])
+        with pytest.raises(ValueError, match="obs must be finite where it is not blanked"):
+            actor.act(obs, blanked=False)
+        # A sensor that is silent may show anything.
+        blank = actor.act(obs, blanked=[False, True, False])
+        actor.reset()
+        assert blank == actor.act(np.nan_to_num(obs), blanked=[False, True, False])
+
+    def test_a_reward_that_is_needed_is_asked_for(self, actor, tmp_path):
+        actor.export(tmp_path / "actor.npz")
+        other = NumpyActor(tmp_path / "actor.npz")
+        other.act(np.ones(3), blanked=False)  # no reward comes with an episode's first observation
+        with pytest.raises(ValueError, match="inputs must have previous_reward"):
+            other.act(np.ones(3), blanked=False)
 
     def test_readings_of_another_shape_are_refused(self, tmp_path):
         make_actor(CASES["lstm"]).export(tmp_path / "actor.npz")
@@ -372,6 +390,34 @@ class TestHeader:
         )
         flags = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
         subprocess.run([compiler, *flags, "both.cpp"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+class TestJavaScript:
+    def told(self, actor, calls, tmp_path):
+        actor.export(tmp_path / "actor.mjs")
+        (tmp_path / "page.mjs").write_text(
+            f'import {{ Actor }} from "./actor.mjs";\nconst actor = new Actor();\n{calls}\n'
+        )
+        return subprocess.run([NODE, "page.mjs"], cwd=tmp_path, capture_output=True, text=True)
+
+    @pytest.mark.parametrize(
+        ("calls", "message"),
+        [
+            ("actor.act([1, 2, 3]); actor.act([1, 2, 3]);", "reward must be given"),
+            ("actor.act([1, 2]);", "obs must be 3 numbers, got 2"),
+            ("actor.act([1, NaN, 3], { blanked: false });", "obs must be finite"),
+        ],
+    )
+    def test_says_what_is_wrong(self, actor, calls, message, tmp_path):
+        done = self.told(actor, calls, tmp_path)
+        assert done.returncode != 0
+        assert message in done.stderr
+
+    def test_what_is_blanked_may_be_anything(self, actor, tmp_path):
+        calls = "console.log(actor.act([1, NaN, 3], { blanked: [false, true, false] }));"
+        done = self.told(actor, calls, tmp_path)
+        assert done.stdout.strip() in ("0", "1", "2"), done.stderr
 
 
 class TestNoise:
