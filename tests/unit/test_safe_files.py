@@ -334,12 +334,12 @@ def hold_against_mutations(folder: Path, count: int) -> None:
         changed = mutation(rng, contents)
         bad.write_bytes(changed)
         tracemalloc.start()
-        began, refused, found = time.perf_counter(), None, None
+        began, refused, found = time.process_time(), None, None
         try:
             found = read_tree(bad, "tree")
         except DamagedFileError as error:
             refused = error
-        took, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
+        took, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
         tracemalloc.stop()
         if mutation in DAMAGE and refused is None:  # the same in other words
             assert same(found, TREE), (number, mutation)
@@ -367,14 +367,14 @@ from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree
 write_tree(sys.argv[2], "tree", 1), read_tree(sys.argv[2], "tree")
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[3]),) * 2)
-began = time.perf_counter()
+began = time.process_time()
 try:
     read_tree(sys.argv[1], "tree")
 except DamagedFileError as error:
     print("refused:", error.reason[:200])
 else:
     print("read")
-assert time.perf_counter() - began < 1
+assert time.process_time() - began < 1
 """
 
 

@@ -35,8 +35,9 @@ Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
 KIND = "model"
 #: Attributes that follow from others.
 _DERIVED = ("lr_schedule",)
-#: Steps of a window, of one environment and of all, that a file may ask for.
-_MOST_STEPS, _MOST_STEPS_OF_ALL = 2**20, 2**24
+#: Steps of a window, of one environment and of all, that a file may ask for: how it is parted into
+#: minibatches is listed when a model is made.
+_MOST_STEPS, _MOST_STEPS_OF_ALL = 2**20, 2**22
 #: What belongs to the run that was saved: written where it is data, and not missed.
 _OF_THE_RUN = (
     "_last_obs",
@@ -45,9 +46,6 @@ _OF_THE_RUN = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
-#: Steps of a rollout in all environments: how it is parted into minibatches is listed when a model
-#: is made.
-_MOST_STEPS = 2**22
 #: What optimisers keep of a parameter in a single number; all else has the parameter's shape.
 _SINGLE = ("step", "eta", "mu", "mu_product")
 
@@ -196,18 +194,15 @@ def _check_attributes(attributes: dict[str, Any], algorithm: type[BaseAlgorithm]
         raise SafeFileError(f"was written with {str(n_envs)[:80]} environments, which cannot be")
     n_steps = attributes.get("n_steps", 1)
     is_count = isinstance(n_steps, (int, np.integer)) and not isinstance(n_steps, bool)
-    if not is_count or not 1 <= n_steps <= _MOST_STEPS // n_envs:
-        raise SafeFileError(
-            f"was written with n_steps={str(n_steps)[:80]} in {n_envs} environments, where a "
-            f"rollout has {_MOST_STEPS:,} steps at most"
-        )
+    if not is_count or n_steps < 1:
+        raise SafeFileError(f"was written with n_steps={str(n_steps)[:80]}, which cannot be")
     _check_log(attributes)
 
 
 def _check_window(attributes: Mapping[str, Any], given: set[str], env: Any) -> None:
     """Refuse a window that nobody has memory or time for, unless the program asks for it."""
     n_steps, n_envs = attributes.get("n_steps"), getattr(env, "num_envs", attributes["n_envs"])
-    if type(n_steps) is not int or "n_steps" in given:
+    if not isinstance(n_steps, (int, np.integer)) or "n_steps" in given:
         return
     if n_steps > _MOST_STEPS or n_steps * n_envs > _MOST_STEPS_OF_ALL:
         raise SafeFileError(
