@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout  # comes with torch
 
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree
