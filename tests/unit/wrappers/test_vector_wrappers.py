@@ -94,6 +94,8 @@ def both(
 
 
 def reset_both(ours: VectorEnv, theirs: VectorEnv, **arguments: Any) -> None:
+    if "seed" in arguments:  # also of the actions, by which the number of episodes goes
+        theirs.action_space.seed(0)
     # Each with a copy: Gymnasium takes the mask out of the options.
     assert_same(ours.reset(**copy.deepcopy(arguments)), theirs.reset(**copy.deepcopy(arguments)))
 
