@@ -227,6 +227,7 @@ def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=20, help="of all settings together")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which no trial begins")
     given = parser.parse_args(args)
     th.set_num_threads(1)
     rng = np.random.default_rng(given.seed)
@@ -242,7 +243,10 @@ def main(args: list[str] | None = None) -> int:
             os.waitpid(start(name, path, first, mmap.mmap(-1, 1)), 0)
             digest_ = (path / "digest.txt").read_text(encoding="utf-8")
             whole[name, first] = digest_, time.perf_counter() - begun
+        until = time.monotonic() + 60 * given.minutes
         for number in range(given.trials):
+            if time.monotonic() > until:
+                break
             name, first = jobs[number % len(jobs)]
             path = Path(folder) / "trial"
             is_equal, killed = trial(rng, name, *whole[name, first], path, first)
@@ -253,7 +257,7 @@ def main(args: list[str] | None = None) -> int:
                 kept = Path(tempfile.mkdtemp(prefix="kill-trial-"))
                 shutil.copytree(path, kept / "trial")
                 (kept / "expected.txt").write_text(whole[name, first][0], encoding="utf-8")
-                print(f"trial {number} ({name}) ended otherwise: see {kept}")
+                print(f"trial {number} ({name}) ended otherwise: see {kept}", flush=True)
             shutil.rmtree(path, ignore_errors=True)
     print(f"{'setting':38} {'equal':>9}  killed while " + ", ".join(PHASES))
     for name in SETTINGS:
