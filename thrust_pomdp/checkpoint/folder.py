@@ -115,8 +115,9 @@ class Folder:
                 f"({reason}): training goes on, and the next iteration tries again"
             )
             return False
-        kept = self.files(call)[:_KEPT]
-        for file in self.files():
+        files = self.files()
+        kept = [file for file in files if file.call == call][:_KEPT]
+        for file in files:
             if not file.is_end if file.call < call else file.call == call and file not in kept:
                 _remove(file.path)
         return True

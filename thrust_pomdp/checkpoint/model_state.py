@@ -40,7 +40,7 @@ def model_state(model: Any) -> dict[str, Any]:
         "weights": tensors_to_arrays(model.policy.state_dict()),
         "optimizer": tensors_to_arrays(model.policy.optimizer.state_dict()),
         "is_training_mode": model.policy.training,
-        "exploration": _exploration(model.policy.action_dist, _array),
+        "exploration": _exploration(model.policy.action_dist),
         "last_obs": model._last_obs,
         "last_original_obs": getattr(model, "_last_original_obs", None),
         "last_episode_starts": model._last_episode_starts,
@@ -54,7 +54,7 @@ def model_state(model: Any) -> dict[str, Any]:
 
 
 def set_model_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Put a model where it was.
+    """Put a model where it was, all but its random streams: these come last, when nothing draws.
 
     :param model: made with the same arguments
     :param state: what :func:`model_state` returned
@@ -76,7 +76,6 @@ def set_model_state(model: Any, state: Mapping[str, Any]) -> None:
     buffer.episode_start_carry = state["episode_start_carry"]
     for name in ("ep_info_buffer", "ep_success_buffer"):
         setattr(model, name, deque(state[name], maxlen=model._stats_window_size))
-    set_random_state(model, state["random"])
 
 
 def restart_episodes(model: Any) -> None:
@@ -174,10 +173,10 @@ def _to_states(state: Any, device: th.device) -> RNNStates | None:
     return RNNStates(pi, tuple(th.tensor(array, device=device) for array in state["vf"]))
 
 
-def _exploration(distribution: Any, function: Callable[[th.Tensor], Any]) -> dict[str, Any] | None:
+def _exploration(distribution: Any) -> dict[str, Any] | None:
     """Return gSDE's matrices, which evaluations draw actions by until they are drawn anew."""
     names = ("exploration_mat", "exploration_matrices")
     found = {name: getattr(distribution, name, None) for name in names}
     return {
-        name: function(part) for name, part in found.items() if isinstance(part, th.Tensor)
+        name: _array(part) for name, part in found.items() if isinstance(part, th.Tensor)
     } or None

@@ -31,6 +31,9 @@ from thrust_pomdp.ppo.resumable_learning import TakesUpTraining, each_callback
 from thrust_pomdp.vec_env.pickled_states import PicklingTrial, pickled_envs, set_pickled_envs
 from thrust_pomdp.vec_env.states import missing, set_vec_state, vec_state
 
+#: What checkpoints call the environment of the training, beside those of evaluations.
+_TRAINING = "training"
+
 
 class TrainingCheckpoint(TakesUpTraining):
     """Lets a script that is killed at any moment and started again end where it would have ended.
@@ -113,11 +116,7 @@ class TrainingCheckpoint(TakesUpTraining):
         if difference is not None:
             raise ArgumentError(f"model must have the network of the checkpoint: {difference}")
         set_model_state(model, tree["model"])
-        pickled = {} if pickles is None else pickle.loads(pickles)
-        if "training" in pickled:
-            set_pickled_envs(model.env, pickled["training"])
-        if set_vec_state(model.env, tree["envs"]["training"]) and "training" not in pickled:
-            restart_episodes(model)
+        _set_env_states(model, {_TRAINING: model.env}, tree["envs"], pickles)
         set_random_state(model, tree["model"]["random"])
 
     # What RecurrentPPO.learn calls.
@@ -175,7 +174,7 @@ class TrainingCheckpoint(TakesUpTraining):
         set_callback_states(callback, tree["callbacks"])
         set_log_state(self.model.logger, tree["logger"])
         set_model_state(self.model, tree["model"])
-        self._set_env_states(tree["envs"], pickles)
+        _set_env_states(self.model, self._envs(), tree["envs"], pickles)
         self._try_pickling()
         # Last, since all of that may draw.
         set_random_state(self.model, tree["model"]["random"])
@@ -212,7 +211,12 @@ class TrainingCheckpoint(TakesUpTraining):
 
     def _write(self, iteration: int, is_end: bool) -> None:
         steps, envs = self.model.num_timesteps, self._envs()
-        self._tell_what_lacks(envs)
+        states = {name: vec_state(env) for name, env in envs.items()}
+        self._tell_what_lacks(states)
+        lacking = {name: env for name, env in envs.items() if missing(states[name])}
+        pickles = None
+        if self.pickle_envs and lacking:
+            pickles = pickle.dumps({name: pickled_envs(env) for name, env in lacking.items()})
         tree = {
             "description": self._description,
             "versions": versions(),
@@ -220,9 +224,9 @@ class TrainingCheckpoint(TakesUpTraining):
             "model": model_state(self.model),
             "callbacks": callback_states(self._callback),
             "logger": log_state(self.model.logger),
-            "envs": {name: vec_state(env) for name, env in envs.items()},
+            "envs": states,
         }
-        if self.folder.write(self._call, steps, is_end, tree, self._pickles()):
+        if self.folder.write(self._call, steps, is_end, tree, pickles):
             self._written_at = steps
             if self.verbose >= 1:
                 print(f"TrainingCheckpoint: written after {steps} steps")
@@ -234,7 +238,7 @@ class TrainingCheckpoint(TakesUpTraining):
         which it may not have before it is reset.
         """
         assert self.model.env is not None
-        found = {"training": self.model.env}
+        found = {_TRAINING: self.model.env}
         for path, part in each_callback(self._callback):
             if not isinstance(part, EvalCallback) or part.last_mean_reward == -np.inf:
                 continue
@@ -242,30 +246,10 @@ class TrainingCheckpoint(TakesUpTraining):
                 found[f"evaluation ({path} {type(part).__name__})"] = part.eval_env
         return found
 
-    def _set_env_states(self, states: dict[str, Any], pickles: bytes | None) -> None:
-        pickled = {} if pickles is None else pickle.loads(pickles)
-        for name, env in self._envs().items():
-            if name != "training":
-                env.reset()  # as it had been, since a user's get_state may need that
-            if name in pickled:
-                set_pickled_envs(env, pickled[name])
-            lacks = set_vec_state(env, states[name])
-            if lacks and name == "training" and name not in pickled:
-                restart_episodes(self.model)
-
-    def _pickles(self) -> bytes | None:
-        """Return the environments that do not tell their state, as far as that was asked for."""
-        if not self.pickle_envs:
-            return None
-        lacking = {name: env for name, env in self._envs().items() if missing(vec_state(env))}
-        if not lacking:
-            return None
-        return pickle.dumps({name: pickled_envs(env) for name, env in lacking.items()})
-
-    def _tell_what_lacks(self, envs: dict[str, Any]) -> None:
+    def _tell_what_lacks(self, states: dict[str, Any]) -> None:
         """Warn once of each environment that does not tell its state."""
-        for name, env in envs.items():
-            lacks = missing(vec_state(env)) if name not in self._told_of else []
+        for name, state in states.items():
+            lacks = missing(state) if name not in self._told_of else []
             self._told_of.add(name)
             if lacks and not self.pickle_envs:
                 warn_user(
@@ -293,7 +277,8 @@ class TrainingCheckpoint(TakesUpTraining):
 
     def _tell_what_is_not_held(self) -> None:
         """Warn once of what starts anew where training is taken up."""
-        self._tell_what_lacks({"training": self.model.env})
+        assert self.model.env is not None
+        self._tell_what_lacks({_TRAINING: vec_state(self.model.env)})
         forgetful = without_state(self._callback)
         if forgetful:
             warn_user(
@@ -312,3 +297,18 @@ class TrainingCheckpoint(TakesUpTraining):
 
     def _on_step(self) -> bool:
         return True
+
+
+def _set_env_states(
+    model: Any, envs: dict[str, VecEnv], states: dict[str, Any], pickles: bytes | None
+) -> None:
+    """Put environments where they were, the training's to new episodes where that cannot be."""
+    pickled = {} if pickles is None else pickle.loads(pickles)
+    for name, env in envs.items():
+        if name != _TRAINING:
+            env.reset()  # as it had been, since a user's get_state may need that
+        if name in pickled:
+            set_pickled_envs(env, pickled[name])
+        lacks = set_vec_state(env, states[name])
+        if lacks and name == _TRAINING and name not in pickled:
+            restart_episodes(model)
