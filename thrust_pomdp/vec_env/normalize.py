@@ -25,8 +25,6 @@ from thrust_pomdp.arguments import (
 from thrust_pomdp.array_files import File, read_kinds
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.observations import map_obs, stack_obs
-from thrust_pomdp.stateful import Changes, Names
-from thrust_pomdp.states import State
 from thrust_pomdp.vec_env.frame_order import paths_of
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, own_attributes
@@ -38,6 +36,7 @@ from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
 from thrust_pomdp.wrappers.visible_statistics import (
     LOOKS_BLANKED,
+    KeepsWatches,
     Mask,
     ZeroWatch,
     blank_mask,
@@ -46,14 +45,12 @@ from thrust_pomdp.wrappers.visible_statistics import (
     tells,
     update,
     update_visible,
-    watches_of,
-    watches_state,
 )
 
 Array = NDArray[Any]
 
 
-class VecNormalizeVisible(NormalizerFiles, VecLayer):
+class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
     """SB3's ``VecNormalize``, skipping what is blanked and keeping it exactly zero.
 
     Plain ``VecNormalize`` takes blank frames for data. With visible values 9 and 11, half of the
@@ -151,19 +148,6 @@ class VecNormalizeVisible(NormalizerFiles, VecLayer):
         self._order = self._examine(venv)
         if norm_obs:
             self._announce_floats()
-
-    _no_state: Names = ("_watches",)
-
-    def get_state(self) -> State:
-        """Return statistics, switches and what has been noticed of blanks; see ``Stateful``."""
-        return {**super().get_state(), "watches": watches_state(self._watches)}
-
-    def prepare_state(self, state: Any, where: str) -> Changes:
-        """Check what :meth:`get_state` returned, and return what is to be done to take it over."""
-        rest = dict(state) if isinstance(state, dict) else state
-        watches = watches_of(rest.pop("watches", None) if rest is not state else None, where)
-        changes = super().prepare_state(rest, where)
-        return [*changes, lambda: vars(self).update(_watches=watches)]
 
     def _announce_floats(self) -> None:
         """Declare what comes out: a rollout buffer of the space's integers would truncate it."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_finite_number, check_flag, check_positive
 from thrust_pomdp.errors import ArgumentError, warn_user
-from thrust_pomdp.stateful import Changes, Names
-from thrust_pomdp.states import State
 from thrust_pomdp.wrappers.blank_symbols import observation_space_of
 from thrust_pomdp.wrappers.frame_order import refuse_frame_order
 from thrust_pomdp.wrappers.layer import Layer
@@ -22,16 +20,15 @@ from thrust_pomdp.wrappers.previous import refuse_previous_inside
 from thrust_pomdp.wrappers.visible_statistics import (
     LOOKS_BLANKED,
     SAVED_BEFORE,
+    KeepsWatches,
     ZeroWatch,
     blank_mask,
     key_flags,
     update_visible,
-    watches_of,
-    watches_state,
 )
 
 
-class NormalizeVisibleObservation(Layer):
+class NormalizeVisibleObservation(KeepsWatches, Layer):
     """Normalise observations by statistics of the visible frames; blanked ones stay exactly zero.
 
     :class:`gymnasium.wrappers.NormalizeObservation` counts blank frames as data: with values around
@@ -95,19 +92,6 @@ class NormalizeVisibleObservation(Layer):
             self.obs_rms = _statistics(space)
 
         self._watches: dict[str | None, ZeroWatch] | None = {}
-
-    _no_state: Names = ("_watches",)
-
-    def get_state(self) -> State:
-        """Return statistics, switches and what has been noticed of blanks; see ``Stateful``."""
-        return {**super().get_state(), "watches": watches_state(self._watches)}
-
-    def prepare_state(self, state: Any, where: str) -> Changes:
-        """Check what :meth:`get_state` returned, and return what is to be done to take it over."""
-        rest = dict(state) if isinstance(state, dict) else state
-        watches = watches_of(rest.pop("watches", None) if rest is not state else None, where)
-        changes = super().prepare_state(rest, where)
-        return [*changes, lambda: vars(self).update(_watches=watches)]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what was pickled, by earlier versions too."""

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from thrust_pomdp.stateful import Stateful
+from thrust_pomdp.stateful import Changes, Names, Stateful
+from thrust_pomdp.states import State
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -146,15 +147,15 @@ class ZeroWatch(Stateful):
         )
 
 
-def watches_state(watches: dict[str | None, ZeroWatch] | None) -> Any:
+def _watches_state(watches: dict[str | None, ZeroWatch] | None) -> Any:
     """Return what a normaliser's watches, one for each key, have seen."""
     if watches is None:
         return None
     return [[key, watch.get_state()] for key, watch in watches.items()]
 
 
-def watches_of(state: Any, where: str) -> dict[str | None, ZeroWatch] | None:
-    """Make watches that have seen what :func:`watches_state` returned.
+def _watches_of(state: Any, where: str) -> dict[str | None, ZeroWatch] | None:
+    """Make watches that have seen what :func:`_watches_state` returned.
 
     :param where: whose they are, for the message
     :raises ValueError: for anything else
@@ -170,6 +171,25 @@ def watches_of(state: Any, where: str) -> dict[str | None, ZeroWatch] | None:
         watches[key] = ZeroWatch()
         watches[key].set_state(seen)
     return watches
+
+
+class KeepsWatches(Stateful):
+    """What normalisers remember of blanks, beside their statistics; mixed in before other bases."""
+
+    _no_state: Names = ("_watches",)
+    #: By key, None that of a plain array; None where nothing is watched for any more.
+    _watches: dict[str | None, ZeroWatch] | None
+
+    def get_state(self) -> State:
+        """Return statistics, switches and what has been noticed of blanks; see ``Stateful``."""
+        return {**super().get_state(), "watches": _watches_state(self._watches)}
+
+    def prepare_state(self, state: Any, where: str) -> Changes:
+        """Check what :meth:`get_state` returned, and return what is to be done to take it over."""
+        rest = dict(state) if isinstance(state, dict) else state
+        watches = _watches_of(rest.pop("watches", None) if rest is not state else None, where)
+        changes = super().prepare_state(rest, where)
+        return [*changes, lambda: vars(self).update(_watches=watches)]
 
 
 #: What is said about a normaliser that suspects.
