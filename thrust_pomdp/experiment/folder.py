@@ -178,9 +178,7 @@ class ComparisonFolder(ResultsFolder):
 
     def checkpoints(self, spec: RunSpec) -> Path:
         """Return the folder of a run's checkpoints, another one for each way of training it."""
-        told = json.dumps([as_json(vars(spec)), as_json(spec.recipe.as_mapping())], sort_keys=True)
-        digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
-        return self._checkpoints / f"{spec.name}-{digest}"
+        return self._checkpoints / checkpoints_name(spec)
 
     def remove_checkpoints(self, name: str) -> None:
         """Remove what a finished run no longer needs; what cannot be removed stays."""
@@ -192,6 +190,12 @@ class ComparisonFolder(ResultsFolder):
     @property
     def _checkpoints(self) -> Path:
         return self.path.resolve() / "checkpoints"
+
+
+def checkpoints_name(spec: RunSpec) -> str:
+    """Return the name of the folder of a run's checkpoints: another for each way of training it."""
+    told = json.dumps([as_json(vars(spec)), as_json(spec.recipe.as_mapping())], sort_keys=True)
+    return f"{spec.name}-{hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]}"
 
 
 def environment_of(env_id: str) -> dict[str, Any] | None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from thrust_pomdp.checkpoint.folder import Folder
 from thrust_pomdp.experiment.arms import Arm, find_arm
 from thrust_pomdp.experiment.engines import Finished
+from thrust_pomdp.experiment.folder import checkpoints_name
 from thrust_pomdp.experiment.recipes import Recipe, read_yaml, recipe_for
 from thrust_pomdp.experiment.results_folder import as_json
 from thrust_pomdp.experiment.runs import RunSpec
+
+_log = logging.getLogger(__name__)
 
 #: Number of the first run of a trial: far from those of comparisons, whose streams no recipe may
 #: have been chosen by.
@@ -167,6 +174,11 @@ class Study:
     space: Space | None = None
     environment: Mapping[str, Any] | None = None
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of what unfinished trials go on from."""
+        return self.storage.with_suffix(".checkpoints")
+
     def open(self) -> Any:
         """Open the study, made anew if there is none.
 
@@ -244,6 +256,10 @@ class Study:
 class TuneTask:
     """One process's share of a study: trials until there are enough in all.
 
+    A trial whose process was killed is still open in the study; whoever comes next goes on in it,
+    from its runs' checkpoints. That its process is gone is told by its folder, which that process
+    would keep others from using.
+
     :param name: of the process
     :param study: the study
     :param trials: trials of all processes together, earlier ones included
@@ -255,46 +271,109 @@ class TuneTask:
 
     def do(self, report: Callable[[int], None]) -> Finished:
         """Do trials; the result is the number of those done here."""
+        study, done = self.study.open(), 0
+        while self._finished(study) < self.trials:
+            with self._held(study) as held:
+                if held is None:
+                    break
+                self._do(study, *held)
+                done += 1
+                report(self._finished(study))
+        return Finished(self.name, done, {})
+
+    @staticmethod
+    def _finished(study: Any) -> int:
+        return sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+    @contextmanager
+    def _held(self, study: Any) -> Iterator[tuple[Any, Path] | None]:
+        """Hold a trial that nobody is at, or a new one: the trial and its folder.
+
+        None if other processes are at all that are left.
+        """
         import optuna
 
-        states = (
-            optuna.trial.TrialState.COMPLETE,
-            optuna.trial.TrialState.PRUNED,
-            optuna.trial.TrialState.FAIL,
-        )
-        study, done = self.study.open(), []
+        begun = self._open(study)
+        for number in begun:
+            with self._folder(study, number) as folder:
+                # Others may have gone through with it until now.
+                if folder is not None and number in self._open(study):
+                    trial_id = study.trials[number]._trial_id
+                    yield optuna.trial.Trial(study, trial_id), folder
+                    return
+        if self._finished(study) + len(begun) >= self.trials:
+            yield None
+            return
+        trial = study.ask()
+        with self._folder(study, trial.number) as folder:
+            yield None if folder is None else (trial, folder)
 
-        def note(study: Any, trial: Any) -> None:
-            done.append(trial.number)
-            report(len(study.get_trials(deepcopy=False, states=states)))
+    @staticmethod
+    def _open(study: Any) -> list[int]:
+        """Return the numbers of the trials that were begun and are not finished."""
+        trials = study.get_trials(deepcopy=False)
+        return [trial.number for trial in trials if trial.state.name == "RUNNING"]
 
-        if len(study.get_trials(deepcopy=False, states=states)) < self.trials:
-            enough = optuna.study.MaxTrialsCallback(self.trials, states=states)
-            # A recipe that cannot be trained is a failed trial, and the others go on.
-            study.optimize(self._objective, callbacks=[note, enough], catch=(Exception,))
-        return Finished(self.name, len(done), {})
+    @contextmanager
+    def _folder(self, study: Any, number: int) -> Iterator[Path | None]:
+        """Keep other processes from a trial; None if one is at it.
 
-    def _objective(self, trial: Any) -> float:
+        Once it is finished nothing is left of its folder.
+        """
+        folder = Folder(self.study.checkpoints / f"trial{number}")
+        folder.path.mkdir(parents=True, exist_ok=True)  # without it, nothing could be held
+        try:
+            folder.hold()
+        except ValueError:
+            yield None
+            return
+        try:
+            yield folder.path
+        finally:
+            folder.release()
+            if number not in self._open(study):
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _do(self, study: Any, trial: Any, folder: Path) -> None:
+        """Do a trial, or the rest of one."""
+        import optuna
+
+        try:
+            score = self._objective(trial, folder)
+        except optuna.TrialPruned:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        except Exception:  # a recipe that cannot be trained; the others go on
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            _log.warning("trial %d failed:", trial.number, exc_info=True)
+        else:
+            study.tell(trial, score)
+
+    def _objective(self, trial: Any, folder: Path) -> float:
         spec = self.study.spec
-        recipe = self.study.suggest(trial)
+        recipe = self.study.suggest(trial)  # the values of before, in a trial that goes on
         trial.set_user_attr("recipe", recipe.as_entry(find_arm(spec.arm)))
         spec = replace(spec, hyperparams=recipe.as_mapping())
-        scores = [self._score(trial, spec, seed) for seed in range(self.study.seeds)]
+        scores = [self._score(trial, spec, seed, folder) for seed in range(self.study.seeds)]
         return math.fsum(scores) / len(scores)
 
-    def _score(self, trial: Any, spec: RunSpec, seed: int) -> float:
+    def _score(self, trial: Any, spec: RunSpec, seed: int, folder: Path) -> float:
         import optuna
 
         from thrust_pomdp.experiment.training import Training
 
+        reported = trial.study.trials[trial.number].intermediate_values
+
         def evaluated(evaluation: tuple[int, float, float, float]) -> None:
             if seed > 0:  # Optuna compares one value per step; the first run speaks for the trial
                 return
-            trial.report(max(evaluation[2:]), evaluation[0])
+            if evaluation[0] not in reported:  # before its process was killed
+                trial.report(max(evaluation[2:]), evaluation[0])
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-        result = Training(replace(spec, seed=FIRST_SEED + seed), evaluated=evaluated).run()
+        spec = replace(spec, seed=FIRST_SEED + seed)
+        checkpoints = str(folder / checkpoints_name(spec))
+        result = Training(spec, evaluated=evaluated, checkpoints=checkpoints).run()
         means = [
             math.fsum(returns) / len(returns)
             for returns in (result.deterministic, result.stochastic)

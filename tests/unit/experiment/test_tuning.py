@@ -11,16 +11,20 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean as mean
 
 import pytest
 
 from thrust_pomdp import __main__ as program
+from thrust_pomdp.experiment import training
 from thrust_pomdp.experiment.arms import ARMS, find_arm
 from thrust_pomdp.experiment.commands import options, tune
 from thrust_pomdp.experiment.recipes import Recipe, read_recipes, recipe_for
 from thrust_pomdp.experiment.runs import RunSpec
-from thrust_pomdp.experiment.tuning import FIRST_SEED, Range, Study, read_space, suggest
+from thrust_pomdp.experiment.training import Training
+from thrust_pomdp.experiment.tuning import FIRST_SEED, Range, Study, TuneTask, read_space, suggest
 
 ROOT = Path(__file__).parents[3]
 FLICKERING = "FlickeringCartPole-v0"
@@ -147,13 +151,97 @@ class TestOptuna:
             study_name="recipe", storage=f"sqlite:///{path.with_suffix('.db')}"
         )
         done = [trial for trial in study.trials if trial.state.is_finished()]
-        assert 7 <= len(done) <= 8  # whoever is at it when there are enough finishes
+        assert 7 <= len(done) <= 8  # two may begin the last one at the same moment
         best = max(trial.value for trial in done if trial.state.name == "COMPLETE")
         recipe = read_recipes(path, ["mlp"], FLICKERING)["mlp"]
         assert recipe.n_timesteps == 2048
         assert f"{best:.1f}, on streams" in path.read_text()
         _, err = self.finish(self.start(path, 7, "--seeds", "2"), code=2)
         assert "was made with seeds=1, not 2: choose another file" in err
+
+    def test_a_killed_trial_is_gone_on_in_and_ends_as_it_would_have(self, tmp_path, monkeypatch):
+        pytest.importorskip("optuna")
+        spec = RunSpec(
+            "lstm", FLICKERING, 0, n_timesteps=1024, evaluations=2,
+            deterministic_episodes=2, stochastic_episodes=2,
+        )  # fmt: skip
+        space = {"n_envs": [2], "n_steps": [64], "envs_per_minibatch": [1], "gamma": Range(0.9, 1)}
+        study = Study(tmp_path / "x.db", spec, 2, space)
+        kills = [(FIRST_SEED, 640), (FIRST_SEED, 1024), (FIRST_SEED + 1, 300), None]
+        begun: list[tuple[int, int]] = []
+
+        class Killed(Training):
+            def __init__(self, spec, evaluated, checkpoints):
+                super().__init__(spec, self.note, evaluated, checkpoints=checkpoints)
+                self.is_new = True
+
+            def note(self, steps):
+                if self.is_new:
+                    begun.append((self.spec.seed, steps))
+                self.is_new = False
+                if kills[0] is not None and (self.spec.seed, steps) >= kills[0]:
+                    raise SystemExit  # no Exception: the trial stays open, as after kill -9
+
+        monkeypatch.setattr(training, "Training", Killed)
+        while kills[0] is not None:
+            with pytest.raises(SystemExit):
+                TuneTask("a", study, 1).do(lambda count: None)
+            (trial,) = study.open().trials
+            assert trial.state.name == "RUNNING"
+            del kills[0]
+        counts: list[int] = []
+        assert TuneTask("a", study, 1).do(counts.append).result == 1
+        assert counts == [1]
+        (trial,) = study.open().trials
+        assert not list(study.checkpoints.iterdir())
+        # What was done was not done again; a run that had ended takes no step.
+        assert begun[0] == (FIRST_SEED, 128)
+        assert begun[1][1] > 512
+        assert [seed for seed, _ in begun][-1] == FIRST_SEED + 1
+        assert begun[-1][1] > 128
+        monkeypatch.undo()
+        recipe = trial.user_attrs["recipe"]
+        hyperparams = Recipe.from_mapping(find_arm("lstm"), recipe).as_mapping()
+        whole = [
+            Training(replace(spec, seed=FIRST_SEED + seed, hyperparams=hyperparams)).run()
+            for seed in range(2)
+        ]
+        means = [max(mean(run.deterministic), mean(run.stochastic)) for run in whole]
+        assert trial.value == mean(means)
+        assert trial.intermediate_values == {row[0]: max(row[2:]) for row in whole[0].evaluations}
+
+    def test_nobody_goes_on_in_a_trial_that_a_process_is_at(self, tmp_path):
+        pytest.importorskip("optuna")
+        spec = RunSpec("mlp", FLICKERING, 0, n_timesteps=64)
+        study = Study(tmp_path / "x.db", spec, 1, {"n_envs": [2]})
+        one, other, opened = TuneTask("a", study, 9), TuneTask("b", study, 9), study.open()
+        with one._held(opened) as (first, _):
+            with other._held(opened) as (second, _):
+                assert (first.number, second.number) == (0, 1)
+            with other._held(opened) as (again, _):
+                assert again.number == 1
+        with other._held(opened) as (freed, folder):
+            assert freed.number == 0
+            freed.study.tell(freed, 1.0)
+        assert not folder.exists()
+
+    def test_no_more_are_begun_than_are_wanted(self, tmp_path):
+        pytest.importorskip("optuna")
+        spec = RunSpec("mlp", FLICKERING, 0, n_timesteps=64)
+        study = Study(tmp_path / "x.db", spec, 1, {"n_envs": [2]})
+        task, opened = TuneTask("a", study, 1), study.open()
+        with task._held(opened), TuneTask("b", study, 1)._held(opened) as none:
+            assert none is None
+
+    def test_a_recipe_that_cannot_be_trained_is_a_failed_trial(self, tmp_path, caplog):
+        pytest.importorskip("optuna")
+        spec = RunSpec("mlp", FLICKERING, 0, n_timesteps=64, evaluations=1)
+        space = {"policy_kwargs": [{"net_arch": "none"}]}
+        study = Study(tmp_path / "x.db", spec, 1, space)
+        assert TuneTask("a", study, 2).do(lambda count: None).result == 2
+        assert [trial.state.name for trial in study.open().trials] == ["FAIL"] * 2
+        assert "trial 1 failed" in caplog.text
+        assert "net_arch" in caplog.text
 
     def test_trials_are_of_what_had_the_id(self, tmp_path):
         pytest.importorskip("optuna")

@@ -3,8 +3,9 @@ r"""Look for a recipe that compare takes, with Optuna.
     python -m thrust_pomdp tune --arm lstm --env TMaze-v0 --trials 60 --out tmaze.yml
     python -m thrust_pomdp compare --env TMaze-v0 --recipe tmaze.yml --out results/tmaze
 
-Trials are kept in FILE.db beside the recipe: killed and started again it goes on, and the same
-command on the same file, started several times, shares the work. A trial's score is the mean return
+Trials are kept in FILE.db beside the recipe: killed and started again it goes on, inside the
+trainings that were interrupted (FILE.checkpoints), and the same command on the same file, started
+several times, shares the work. A trial's score is the mean return
 of fresh episodes after training, with most likely or with sampled actions, whichever is more; one
 that is below the median of the others on the way is given up. No seed of a comparison is used.
 """
@@ -15,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from thrust_pomdp.experiment import provenance
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     study.open()
     failed = _do(study, args.trials, args.jobs)
+    with suppress(OSError):  # there are others, or trials to go on in
+        study.checkpoints.rmdir()
     best = study.best()
     if best is None:
         print("No trial was trained to its end.", file=sys.stderr)
@@ -128,7 +131,7 @@ def _do(study: Study, trials: int, jobs: int) -> bool:
                     failed = True
                     bars.write(f"{event.name}: failed\n{event.reason}")
         except KeyboardInterrupt:
-            bars.write("Interrupted: keeping the trials that are finished.")
+            bars.write("Interrupted: the same command goes on from here.")
     return failed
 
 
