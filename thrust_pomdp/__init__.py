@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         NormalizeVisibleObservation,
         PreviousActionObservation,
         PreviousRewardObservation,
+        StateObservation,
     )
 
 __version__ = "0.2.0.dev0"
@@ -75,6 +76,7 @@ _LAZY = {
     "RecurrentDictRolloutBuffer": "ppo.buffers",
     "RecurrentPPO": "ppo.recurrent_ppo",
     "RecurrentRolloutBuffer": "ppo.buffers",
+    "StateObservation": "wrappers",
     "StatefulActor": "deploy.stateful_actor",
     "Trace": "analysis.trace",
     "TrainingCheckpoint": "checkpoint.training_checkpoint",
@@ -113,6 +115,7 @@ __all__ = [
     "RecurrentDictRolloutBuffer",
     "RecurrentPPO",
     "RecurrentRolloutBuffer",
+    "StateObservation",
     "StatefulActor",
     "Trace",
     "TrainingCheckpoint",

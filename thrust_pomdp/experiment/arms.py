@@ -53,8 +53,8 @@ _ACTIONS: tuple[type[spaces.Space[Any]], ...] = (
 )  # fmt: skip
 
 
-#: What an arm can remember.
-Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "unknown"]
+#: What an arm can remember; one that sees the state has nothing to.
+Memory: TypeAlias = Literal["none", "previous action", "frames", "recurrent", "state", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Arm:
     :param previous_action: whether it sees its last action; then it is not memoryless
     :param stacks_frames: whether it sees several frames at once
     :param privileged: whether its critic sees the true state, in training only
+    :param sees_state: whether it sees the true state in place of the observations, always
     :param rnn_class: what remembers in place of an LSTM, a name such as ``nn.GRU``
     :param recipes_of: the arm whose packaged recipes are its too
     :param keys: hyperparameters it takes; None if only its factory knows
@@ -82,6 +83,7 @@ class Arm:
     previous_action: bool = False
     stacks_frames: bool = False
     privileged: bool = False
+    sees_state: bool = False
     rnn_class: str | None = None
     recipes_of: str | None = None
     keys: frozenset[str] | None = PPO_KEYS
@@ -98,6 +100,8 @@ class Arm:
         """What it can remember; of a user's own that is not known."""
         if self.is_users:
             return "unknown"
+        if self.sees_state:
+            return "state"
         if self.recurrent:
             return "recurrent"
         if self.stacks_frames:
@@ -140,6 +144,7 @@ ARMS: dict[str, Arm] = {
             keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only (SB3 PPO)", _PPO, previous_action=True),
+        Arm("state", "sees the state (SB3 PPO)", _PPO, sees_state=True, recipes_of="mlp"),
         Arm("frame-stack", "last few frames (SB3 PPO)", _PPO, stacks_frames=True),
         Arm("sb3-contrib", "LSTM (sb3-contrib)", "sb3_contrib:RecurrentPPO", recurrent=True,
             needs="sb3-contrib", actions=_ACTIONS[:3]),  # it crashes on MultiBinary
@@ -237,18 +242,41 @@ def check_spaces(arm: Arm, observation: spaces.Space[Any], action: spaces.Space[
             raise _cannot_take(arm, f"only Box observations can be stacked, it has {part}")
 
 
-def check_tells_state(arm: Arm, env_id: str, env_kwargs: Mapping[str, Any]) -> None:
-    """Check that an environment can tell a privileged critic its state; others need not.
+def check_tells_state(
+    arm: Arm, env_id: str, env_kwargs: Mapping[str, Any], state_env: str | None = None
+) -> None:
+    """Check that an environment can tell its state to an arm that sees it; others need not.
 
+    :param state_env: what shows the state itself, for an arm that acts by it
     :raises ValueError: with the reason
     """
-    if not arm.privileged:
-        return
+    if arm.privileged or (arm.sees_state and state_env is None):
+        try:
+            state_kwargs(env_id, env_kwargs)
+        except ValueError as error:
+            remedy = " (--state-env names one that shows it)" if arm.sees_state else ""
+            raise _cannot_take(arm, f"{error}{remedy}") from error
+
+
+def state_kwargs(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which an environment tells its state in the infos.
+
+    :raises ValueError: if it does not
+    """
+    with_it = {EXPOSE_STATE: True, **env_kwargs}
     try:
-        gym.make(env_id, **{EXPOSE_STATE: True, **env_kwargs}).close()
-    except TypeError as error:
-        raise _cannot_take(arm, "its critic sees info['state'], which the environment does not "
-                           f"tell: it takes no argument {EXPOSE_STATE}") from error  # fmt: skip
+        env = gym.make(env_id, **with_it)
+    except TypeError:  # it takes no such argument; it may tell all the same
+        env, with_it = gym.make(env_id, **env_kwargs), dict(env_kwargs)
+    try:
+        if "state" not in env.reset()[1]:
+            raise ValueError(
+                "it sees info['state'], which the environment does not tell: it takes no argument "
+                f"{EXPOSE_STATE}"
+            )
+    finally:
+        env.close()
+    return with_it
 
 
 def _cannot_take(arm: Arm, reason: str) -> ValueError:

@@ -33,6 +33,8 @@ class RunSpec:
     :param evaluations: evaluations during training, evenly spaced, the last at its end; they leave
         the training as it is, bit for bit
     :param hyperparams: a recipe, as the recipe files have it, in place of the arm's own
+    :param state_env: id of an environment that shows the state itself, for arms that act by it;
+        None where the environment tells it
     :param label: appended to the name, where one folder holds runs of several environments
     """
 
@@ -46,6 +48,7 @@ class RunSpec:
     evaluations: int = 0
     hyperparams: dict[str, Any] | None = None
     label: str = ""
+    state_env: str | None = None
 
     @property
     def name(self) -> str:
@@ -101,6 +104,8 @@ class RunResult:
     :param curve: (environment steps, mean return of the last 100 training episodes)
     :param evaluations: (environment steps, seconds of training, mean return with most likely
         actions, mean return with sampled ones)
+    :param half_life: steps after which half of what one wrong frame does to the memory is gone;
+        None where there is no memory, or where that took longer than was looked
     :param recipe: what the arm was trained with, all keys
     :param provenance: versions, machine, git revision, command
     """
@@ -116,6 +121,7 @@ class RunResult:
     evaluations: list[tuple[int, float, float, float]] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    half_life: float | None = None
 
 
 def result_text(result: RunResult) -> str:

@@ -17,6 +17,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from thrust_pomdp.analysis.contamination import half_life
 from thrust_pomdp.checkpoint.training_checkpoint import TrainingCheckpoint
 from thrust_pomdp.experiment import provenance
 from thrust_pomdp.experiment.arms import Arm, find_arm, load_factory
@@ -55,6 +56,9 @@ __all__ = [
 
 #: Environments stepped side by side in an evaluation.
 _EVALUATION_ENVS = 100
+
+#: Environments in which the half-life of a wrong frame is measured.
+_HALF_LIFE_ENVS = 50
 
 #: Checkpoints of a run, from one of which it goes on where it was killed.
 _CHECKPOINTS = 20
@@ -241,7 +245,20 @@ class Training:
             evaluations=[] if periodic is None else periodic.evaluations,
             recipe=spec.recipe.as_mapping(),
             provenance=self._provenance(),
+            half_life=self._half_life(),
         )
+
+    def _half_life(self) -> float | None:
+        """Return how long one wrong frame disturbs the memory of an arm that has one."""
+        spec, model = self.spec, self.model
+        if not find_arm(spec.arm).recurrent:
+            return None
+        normalizer = model.get_vec_normalize_env()
+        env = make_evaluation_env(spec, _HALF_LIFE_ENVS, spec.evaluation_seed, normalizer)
+        try:
+            return None if acts_by_masks(model, env) else half_life(model, env)
+        finally:
+            env.close()
 
     def _checkpoint(self) -> list[BaseCallback]:
         """Return what lets the run go on where it was killed, where nothing would be lost by it.

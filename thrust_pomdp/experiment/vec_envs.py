@@ -15,13 +15,14 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from thrust_pomdp.deploy.observation_pipeline import layer_of
 from thrust_pomdp.envs import registration
-from thrust_pomdp.experiment.arms import EXPOSE_STATE, find_arm
+from thrust_pomdp.experiment.arms import find_arm, state_kwargs
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
 from thrust_pomdp.vec_env.layer import VecLayer
 from thrust_pomdp.vec_env.make import layered, make_vec_env
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible, normalizer_options
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo
+from thrust_pomdp.wrappers.expose import StateObservation
 
 #: Steps that any evaluation episode may take; more where the whole training had more.
 _LONG_EPISODE = 100_000
@@ -86,7 +87,7 @@ def _unchanged(wrapper: VecEnvWrapper) -> None:
 def make_training_env(spec: RunSpec) -> VecScaleReward:
     """Make the environments that a run trains on."""
     recipe, privileged = spec.recipe, find_arm(spec.arm).privileged
-    venv = _make(spec, recipe.n_envs, spec.training_seed, expose_state=privileged)
+    venv = _make(spec, recipe.n_envs, spec.training_seed, tells_state=privileged)
     # The normaliser sits directly around the environments, where it finds their flags at once.
     venv = _seen(_normalized(venv, recipe), recipe)
     venv = VecPrivilegedInfo(venv) if privileged else venv
@@ -141,14 +142,21 @@ def copy_statistics(source: VecNormalize, target: VecNormalize) -> None:
         target.met_flags = target.met_flags or source.met_flags
 
 
-def _make(spec: RunSpec, n_envs: int, seed: int, expose_state: bool = False) -> VecEnv:
+def _make(spec: RunSpec, n_envs: int, seed: int, tells_state: bool = False) -> VecEnv:
     registration.register_envs()
-    told = {EXPOSE_STATE: True} if expose_state else {}
-    kwargs = {**spec.env_kwargs, **told}
+    shows_state = find_arm(spec.arm).sees_state
+    if shows_state and spec.state_env is not None:
+        return make_vec_env(spec.state_env, n_envs, seed=seed)
+    kwargs = spec.env_kwargs
+    if tells_state or shows_state:
+        kwargs = state_kwargs(spec.env_id, kwargs)
+    wrapper = StateObservation if shows_state else None
     with warnings.catch_warnings():
         # SB3 asks every environment for pictures, whether it makes any or not.
         warnings.filterwarnings("ignore", ".*initialised with render_mode", UserWarning)
-        return make_vec_env(spec.env_id, n_envs, seed=seed, env_kwargs=kwargs)
+        return make_vec_env(
+            spec.env_id, n_envs, seed=seed, wrapper_class=wrapper, env_kwargs=kwargs
+        )
 
 
 def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:

@@ -2,7 +2,7 @@
 
 Single environments are wrapped by the classes here, ``gymnasium.vector`` environments by those of
 the same names in :mod:`thrust_pomdp.wrappers.vector`, which give the same bits many times faster
-(``ExposeObservation`` and the normaliser are for single ones only).
+(``ExposeObservation``, ``StateObservation`` and the normaliser are for single ones only).
 
 **Order**: what blanks, then the normaliser, then the previous action and reward, then a
 stack of frames.
@@ -13,7 +13,7 @@ vectors, one in ``vector/``.
 """
 
 from thrust_pomdp.wrappers.blanking import ElementDropoutObservation, FlickerObservation
-from thrust_pomdp.wrappers.expose import ExposeObservation
+from thrust_pomdp.wrappers.expose import ExposeObservation, StateObservation
 from thrust_pomdp.wrappers.mask import MaskObservation
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous_action import PreviousActionObservation
@@ -27,4 +27,5 @@ __all__ = [
     "NormalizeVisibleObservation",
     "PreviousActionObservation",
     "PreviousRewardObservation",
+    "StateObservation",
 ]

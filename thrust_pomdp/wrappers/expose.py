@@ -1,4 +1,4 @@
-"""What the sensors would show, told beside what they do show."""
+"""What the sensors would show, told beside what they do show, or shown in its place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blank_symbols import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
@@ -67,3 +68,70 @@ class ExposeObservation(Layer):
             raise ValueError(f"key must not be told by the environment itself, got {self._key!r}")
         # A copy: an environment may fill its array anew, a wrapper cover it in place.
         return {**info, self._key: np.array(obs)}
+
+
+class StateObservation(Layer):
+    """Show what the infos tell of the state, in place of the observation.
+
+    For the agent that has nothing to remember, since it sees everything: what it earns is what
+    memory could be worth at most. No frame is blank, so ``info["blanked"]`` is told no more.
+
+    >>> import gymnasium as gym, thrust_pomdp
+    >>> env = gym.make("FlickeringCartPole-v0", flicker_prob=0.9, expose_state=True)
+    >>> obs, info = StateObservation(env).reset(seed=0)
+    >>> obs.shape, obs.tolist() == info["state"].tolist(), "blanked" in info
+    ((4,), True, False)
+
+    :param env: an environment that tells the entry at every reset and step
+    :param key: the entry's name
+    :param space: where it lies; None for the shape of the first one told, for which the environment
+        is reset
+    :raises ValueError: for an entry that is not told, or is no number and no array of numbers
+    """
+
+    _fixed_state: Names = ("_key",)
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        key: str = "state",
+        space: spaces.Space[Any] | None = None,
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, key=key, space=space)
+        gym.Wrapper.__init__(self, env)
+        self._key = key
+        if space is None:
+            entry = np.asarray(self._entry(env.reset()[1]))
+            if entry.dtype.kind not in "biuf":
+                raise ArgumentError(
+                    f"info[{key!r}] must be a number or an array of numbers, got {entry!r}"
+                )
+            space = spaces.Box(-np.inf, np.inf, entry.shape or (1,), np.float32)
+        self.observation_space = space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        return self._shown(self.env.reset(seed=seed, options=options)[1])
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+        _, reward, terminated, truncated, info = self.env.step(action)
+        obs, info = self._shown(info)
+        return obs, reward, terminated, truncated, info
+
+    def _shown(self, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        space = self.observation_space
+        told = np.array(self._entry(info), dtype=space.dtype)
+        rest = {name: value for name, value in info.items() if name != "blanked"}
+        return told.reshape(space.shape or ()), rest
+
+    def _entry(self, info: dict[str, Any]) -> Any:
+        if self._key not in info:
+            told = ", ".join(map(repr, info)) or "nothing"
+            raise ArgumentError(
+                f"info[{self._key!r}] must be told by the environment at every reset and step, "
+                f"there is {told}"
+            )
+        return info[self._key]

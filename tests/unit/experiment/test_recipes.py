@@ -9,6 +9,7 @@ import json
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import sb3_contrib
 import torch as th
@@ -56,6 +57,7 @@ from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.ppo import recurrent_ppo
 from thrust_pomdp.vec_env.previous import VecPreviousAction
 from thrust_pomdp.vec_env.stacked import VecStackedFrames
+from thrust_pomdp.wrappers import ExposeObservation
 
 FLICKERING = "FlickeringCartPole-v0"
 CLASSES = {
@@ -67,6 +69,7 @@ CLASSES = {
     "gru-prev-action": RecurrentPPO,
     "mlp": PPO,
     "mlp-prev-action": PPO,
+    "state": PPO,
     "frame-stack": PPO,
     "sb3-contrib": sb3_contrib.RecurrentPPO,
 }
@@ -82,7 +85,9 @@ def layers(env) -> list[type]:
 
 class TestArms:
     @pytest.mark.parametrize("env_id", ["MaskedCartPole-v0", "thrust_pomdp:TMaze-v0", "Acrobot-v1"])
-    @pytest.mark.parametrize("arm", [name for name in ARMS if not ARMS[name].privileged])
+    @pytest.mark.parametrize(
+        "arm", [name for name, arm in ARMS.items() if not (arm.privileged or arm.sees_state)]
+    )
     def test_every_arm_is_made_for_every_environment_by_its_recipe(self, arm, env_id):
         one = RunSpec(arm, env_id, 0)
         model = make_model(one, make_training_env(one))
@@ -114,6 +119,34 @@ class TestArms:
         assert evaluation.observation_space == env.observation_space["observation"]
         assert "state" not in evaluation.unwrapped.reset_infos[0]
         assert model.predict(evaluation.reset())[0].shape == (2,)
+
+    @pytest.mark.parametrize("state_env", [None, "CartPole-v1"])
+    def test_one_that_sees_the_state_sees_it_in_evaluation_too(self, state_env):
+        one = RunSpec("state", FLICKERING, 0, {"flicker_prob": 0.9}, state_env=state_env)
+        model = make_model(one, env := make_training_env(one))
+        assert type(model) is PPO
+        evaluation = make_evaluation_env(one, 2, 0, model.get_vec_normalize_env())
+        for venv in (env, evaluation):
+            assert venv.observation_space.shape == (4,)
+            venv.reset()
+            for _ in range(20):
+                obs, *_, infos = venv.step(np.zeros(venv.num_envs, int))
+                assert obs.any(axis=1).all()
+                assert not any("blanked" in info for info in infos)
+
+    def test_one_that_sees_the_state_is_refused_where_nothing_tells_it(self):
+        with pytest.raises(ValueError, match="expose_state .--state-env names one that shows it"):
+            check_tells_state(ARMS["state"], "Acrobot-v1", {})
+        check_tells_state(ARMS["state"], "Acrobot-v1", {}, "CartPole-v1")
+
+    def test_who_tells_the_state_without_being_asked_is_believed(self, monkeypatch):
+        spec = EnvSpec("Telling-v0", lambda: ExposeObservation(gym.make("CartPole-v1")))
+        monkeypatch.setitem(gym.registry, "Telling-v0", spec)
+        for arm in ("state", "lstm-privileged"):
+            check_tells_state(ARMS[arm], "Telling-v0", {})
+            venv = make_training_env(RunSpec(arm, "Telling-v0", 0))
+            space = venv.observation_space
+            assert (space if arm == "state" else space["state"]).shape == (4,)
 
     @pytest.mark.parametrize("env_id", ["TMaze-v0", "Acrobot-v1"])
     def test_a_privileged_arm_is_refused_where_nothing_tells_the_state(self, env_id):

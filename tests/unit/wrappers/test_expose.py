@@ -1,15 +1,21 @@
-"""ExposeObservation: what the sensors would show, told beside what they do show."""
+"""What the sensors would show, told beside what they do show, or shown in its place."""
 
 from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from sensor_envs import AnyEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from thrust_pomdp import ExposeObservation, FlickerObservation, VecPrivilegedInfo
+from thrust_pomdp import (
+    ExposeObservation,
+    FlickerObservation,
+    StateObservation,
+    VecPrivilegedInfo,
+)
 
 
 class TestTells:
@@ -67,3 +73,50 @@ class TestRefusals:
             ExposeObservation(AnyEnv("vector"), key=3)
         with pytest.raises(ValueError, match="told by the environment itself, got 'steps'"):
             ExposeObservation(AnyEnv("vector"), key="steps").reset()
+
+
+class TestStateObservation:
+    def test_it_shows_what_was_covered_and_no_flags(self) -> None:
+        clean = gym.make("CartPole-v1")
+        covered = gym.make("thrust_pomdp:FlickeringCartPole-v0", expose_state=True)
+        env = StateObservation(covered)
+        results = [clean.reset(seed=3), env.reset(seed=3)]
+        rng = np.random.default_rng(0)
+        for _ in range(100):
+            assert results[0][0].tolist() == results[1][0].tolist()
+            assert results[1][0].dtype == np.float32
+            assert "blanked" not in results[1][-1]
+            assert results[0][1:-1] == results[1][1:-1]
+            action = rng.integers(2)
+            over = len(results[0]) == 5 and results[0][2]
+            results = [one.reset() if over else one.step(action) for one in (clean, env)]
+
+    @pytest.mark.parametrize("kind", ["vector", "number", "numbers", "bits"])
+    def test_of_any_shape(self, kind: str) -> None:
+        env = StateObservation(ExposeObservation(AnyEnv(kind)))
+        assert env.observation_space.contains(env.reset(seed=0)[0])
+        assert env.observation_space.contains(env.step(0)[0])
+        assert env.observation_space.shape
+
+    def test_a_space_of_ones_own(self) -> None:
+        inner = gym.make("thrust_pomdp:MaskedCartPole-v0", expose_state=True)
+        told = inner.reset(seed=0)[1]["state"]
+        space = spaces.Box(-9, 9, np.shape(told), np.float64)
+        env = StateObservation(inner, space=space)
+        assert env.observation_space is space
+        assert env.reset(seed=0)[0].dtype == np.float64
+
+    def test_what_is_not_told_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"info\['state'\] must be told .* there is nothing"):
+            StateObservation(gym.make("CartPole-v1"))
+        with pytest.raises(ValueError, match=r"info\['x'\] must be told .* there is 'state'"):
+            StateObservation(ExposeObservation(gym.make("CartPole-v1")), "x")
+        words = gym.make("CartPole-v1")
+        with pytest.raises(ValueError, match="must be a number or an array of numbers"):
+            StateObservation(gym.wrappers.TransformObservation(Telling(words), lambda o: o, None))
+
+
+class Telling(gym.Wrapper):
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        return obs, {**info, "state": "left"}

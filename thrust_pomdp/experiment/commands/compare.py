@@ -53,6 +53,11 @@ def training_parser() -> argparse.ArgumentParser:
         type=options.positive,
         help="training budget of each run (default: the recipe's)",
     )
+    made.add_argument(
+        "--state-env", metavar="ID",
+        help="environment that shows the state itself, for the arm 'state', where the environment "
+        "does not tell it in its infos",
+    )  # fmt: skip
     options.add_recipe_options(made)
     options.add_memory_options(made)
     made.add_argument(
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
     engine = options.make_engine(args)
-    options.check_env(args.env, dict(args.env_kwargs), args.arms)
+    options.check_env(args.env, dict(args.env_kwargs), args.arms, args.state_env)
     runner = Runner(
         run_specs(args),
         args.out,
@@ -159,6 +164,7 @@ def run_specs(args: argparse.Namespace) -> list[RunSpec]:
             stochastic_episodes=args.eval_episodes[1],
             evaluations=args.evaluations,
             hyperparams=recipes[arm],
+            state_env=args.state_env,
         )
         for seed in range(args.seeds)
         for arm in args.arms
@@ -196,4 +202,8 @@ def write_report(results: Sequence[RunResult], folder: Path) -> None:
     for verdict in page.verdicts.values():
         for line in verdict.lines:
             say(line)
+    for worth in page.worths.values():
+        if not isinstance(worth, str):
+            for line in worth.lines:
+                say(line)
     say(f"Written: {folder}/summary.csv, {folder}/curves.csv, {folder}/curves.png, {page.page}")

@@ -253,9 +253,12 @@ def check_extra(extra: str, *modules: str) -> None:
         raise ImportError(f"this needs {', '.join(missing)}: pip install 'thrust-pomdp[{extra}]'")
 
 
-def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> None:
+def check_env(
+    env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str], state_env: str | None = None
+) -> None:
     """Check that an environment can be made and that the arms can be trained on it.
 
+    :param state_env: what shows its state itself, if anything does
     :raises ValueError: with the reason
     """
     for name in arms:
@@ -273,9 +276,26 @@ def check_env(env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str]) -> N
     try:
         for name in arms:
             check_spaces(find_arm(name), env.observation_space, env.action_space)
-            check_tells_state(find_arm(name), env_id, env_kwargs)
+            check_tells_state(find_arm(name), env_id, env_kwargs, state_env)
+        if state_env is not None:
+            _check_state_env(state_env, env, arms)
     finally:
         env.close()
+
+
+def _check_state_env(state_env: str, env: gym.Env[Any, Any], arms: Sequence[str]) -> None:
+    if not any(find_arm(name).sees_state for name in arms):
+        raise ValueError("--state-env is for the arm 'state', which is not among --arms")
+    try:
+        shown = gym.make(state_env)
+    except Exception as error:
+        raise ValueError(f"--state-env {state_env} cannot be made: {error}") from error
+    shown.close()
+    if shown.action_space != env.action_space:
+        raise ValueError(
+            f"--state-env must be the same task, seen whole: its actions are {shown.action_space}, "
+            f"not {env.action_space}"
+        )
 
 
 def _hint_of_module(env_id: str) -> str:

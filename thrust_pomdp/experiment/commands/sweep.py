@@ -252,7 +252,7 @@ def train(args: argparse.Namespace) -> int:
     """Train every arm at every point of a grid."""
     args.arms = list(dict.fromkeys(args.arms))
     options.apply_kept_terms(args)
-    points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms)
+    points = _possible_points(args.grid, args.env, dict(args.env_kwargs), args.arms, args.state_env)
     specs = [
         replace(spec, env_kwargs={**spec.env_kwargs, **point}, label=sweeps.point_label(point))
         for spec in compare.run_specs(args)
@@ -299,12 +299,16 @@ def _trained_cell(spec: RunSpec, point: dict[str, Any], result: RunResult | None
 
 
 def _possible_points(
-    grid: sweeps.Grid, env_id: str, env_kwargs: dict[str, Any], arms: Sequence[str] = ()
+    grid: sweeps.Grid,
+    env_id: str,
+    env_kwargs: dict[str, Any],
+    arms: Sequence[str] = (),
+    state_env: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return the points at which there is an environment, and say of the others why not."""
     points, reasons = sweeps.possible_points(
         sweeps.grid_points(grid),
-        lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms),
+        lambda point: options.check_env(env_id, {**env_kwargs, **point}, arms, state_env),
     )
     for point, reason in reasons.items():
         say(f"{point}: left out, {reason}")

@@ -24,6 +24,7 @@ from thrust_pomdp.experiment.report.runs import (
 from thrust_pomdp.experiment.report.terms import Kept, Terms, read_kept
 from thrust_pomdp.experiment.report.text_and_csv import rows, table, write_csv
 from thrust_pomdp.experiment.report.verdict import Outcome, Verdict, decide
+from thrust_pomdp.experiment.report.worth import Worth, worth_of
 from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 __all__ = [
@@ -36,12 +37,14 @@ __all__ = [
     "Report",
     "Run",
     "Verdict",
+    "Worth",
     "contests",
     "decide",
     "plot",
     "read_folder",
     "rows",
     "table",
+    "worth_of",
     "write_csv",
     "write_page",
     "write_report",
@@ -53,12 +56,14 @@ class Report(NamedTuple):
 
     :param page: path of the HTML page; the pictures lie beside it
     :param verdicts: by environment
+    :param worths: what memory is worth, by environment, or why that cannot be told
     :param n_runs: finished runs in it
     :param failures: runs that failed
     """
 
     page: Path
     verdicts: dict[str, Verdict]
+    worths: dict[str, Worth | str]
     n_runs: int
     failures: list[Failure]
 
@@ -109,7 +114,8 @@ def write_report(
     found, verdicts = [one for one, _ in judged], [verdict for _, verdict in judged]
     page = write_page(found, verdicts, failures, out or folders[0])
     titles = [contest.title for contest in found]
-    return Report(page, dict(zip(titles, verdicts, strict=True)), len(runs), failures)
+    worths = {contest.title: worth_of(contest) for contest in found}
+    return Report(page, dict(zip(titles, verdicts, strict=True)), worths, len(runs), failures)
 
 
 def _kept_in(contest: Contest, folder_of: Mapping[str, Path]) -> dict[Path, Kept | None]:

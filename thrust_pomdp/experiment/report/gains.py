@@ -58,6 +58,8 @@ def sides_of(contest: Contest) -> tuple[Sides, list[str]]:
     sides, left_out = Sides({}, {}), []
     for arm in contest.arms:
         scores, memory = contest.scores(arm), contest.memory_of(arm)
+        if memory == "state":
+            continue  # it needs no memory: what it earns is what memory could be worth
         if memory == "unknown":
             left_out.append(f"{label_of(arm)}: whether it has memory is not known")
         elif scores.size < MIN_RUNS:
@@ -70,11 +72,7 @@ def sides_of(contest: Contest) -> tuple[Sides, list[str]]:
 
 def gains_of(sides: Sides, scale: Scale) -> list[Gain]:
     """Compare every arm with memory with every memoryless contestant."""
-    # A seed each, whoever else takes part: two arms of as many runs must not draw the same ones.
-    samples = {
-        arm: resampled([scores], interquartile_mean, seed=zlib.crc32(arm.encode()))
-        for arm, scores in (sides.memory | sides.memoryless).items()
-    }
+    samples = samples_of(sides.memory | sides.memoryless)
     over: list[str | None] = list(sides.memoryless)
     if scale.floor is not None:
         over.append(None)
@@ -82,6 +80,15 @@ def gains_of(sides: Sides, scale: Scale) -> list[Gain]:
         _gain(sides, scale, samples, arm, contestant, len(over))
         for arm, contestant in product(sides.memory, over)
     ]
+
+
+def samples_of(scores: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the interquartile means of arms' resampled runs, ``[N_RESAMPLES]`` each."""
+    # A seed each, whoever else takes part: two arms of as many runs must not draw the same ones.
+    return {
+        arm: resampled([of_arm], interquartile_mean, seed=zlib.crc32(arm.encode()))
+        for arm, of_arm in scores.items()
+    }
 
 
 def _gain(

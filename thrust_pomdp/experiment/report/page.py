@@ -20,6 +20,7 @@ from thrust_pomdp.experiment.report.number_format import format_count, format_nu
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
+from thrust_pomdp.experiment.report.worth import worth_of
 from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def _template() -> Template:
 
 def _section(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> dict[str, Any]:
     """Return what the template says of a contest."""
+    worth = worth_of(contest)
     return {
         "title": contest.title,
         "verdict": verdict,
@@ -102,6 +104,10 @@ def _section(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> dict
         },
         "scores": tables.scores(contest),
         "gains": tables.gains(verdict) if verdict.gains else None,
+        "worth": {
+            "lines": [f"Not told: {worth}."] if isinstance(worth, str) else worth.lines,
+            "table": tables.worth(contest, worth),
+        },
         "cost": tables.cost(contest, verdict.scale),
         "runs": tables.runs(contest),
         "recipes": tables.recipes(contest),

@@ -27,7 +27,7 @@ MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
 #: The order of the package's arms on a page; arms of the user's own come after them.
 ARM_ORDER = (
     "lstm", "mlp", "lstm-prev-action", "lstm-privileged", "lstm-prev-action-privileged",
-    "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action",
+    "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action", "state",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Run:
     :param curve: (steps, mean return of the last training episodes), ``[n_points, 2]``
     :param evaluations: (steps, seconds of training, deterministic mean, stochastic mean),
         ``[n, 4]``; none where there were none
+    :param half_life: of one wrong frame in the memory, in steps; None where that is not known
     :param recipe: how it was trained, if known
     :param provenance: versions, machine, revision and command, if known
     :param source: where it was found, for messages
@@ -56,6 +57,7 @@ class Run:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: str = "a result"
+    half_life: float | None = None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], source: str = "a result") -> Run:
@@ -78,6 +80,7 @@ class Run:
                 recipe=_as_run(values.get("recipe") or {}, spec),
                 provenance=values.get("provenance") or {},
                 source=source,
+                half_life=values.get("half_life"),
             )
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{error} is missing" if isinstance(error, KeyError) else str(error)

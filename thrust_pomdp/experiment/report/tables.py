@@ -21,6 +21,7 @@ from thrust_pomdp.experiment.report.number_format import (
 from thrust_pomdp.experiment.report.rule import Scale
 from thrust_pomdp.experiment.report.runs import MODES, Contest, Floats, Run, label_of
 from thrust_pomdp.experiment.report.verdict import Verdict
+from thrust_pomdp.experiment.report.worth import Worth, format_half_life, half_life_of
 from thrust_pomdp.experiment.statistics import (
     Statistic,
     estimate,
@@ -39,6 +40,7 @@ _MEMORY_NAMES: dict[Memory, str] = {
     "previous action": "its last action",
     "frames": "a few frames",
     "recurrent": "recurrent",
+    "state": "needs none",
     "unknown": "not known",
 }
 
@@ -135,6 +137,23 @@ def gains(verdict: Verdict) -> Table:
             ]
         )
     return Table(head, rows, words=(0, 1))
+
+
+def worth(contest: Contest, found: Worth | str) -> Table | None:
+    """Return what memory is worth to each arm that has one; None where nothing is known."""
+    shares = {} if isinstance(found, str) else {share.arm: share for share in found.shares}
+    recurrent = [arm for arm in contest.arms if contest.memory_of(arm) == "recurrent"]
+    lives = {arm: format_half_life(half_life_of(contest, arm)) for arm in recurrent}
+    arms = [arm for arm in contest.arms if arm in shares or lives.get(arm)]
+    if not arms:
+        return None
+    rows: list[list[Cell]] = []
+    for arm in arms:
+        value = shares[arm].improvability if arm in shares else None
+        told = "" if value is None else format_estimate(value, 1.0)
+        rows.append([label_of(arm), told, lives.get(arm, "")])
+    improvability = "Memory improvability [95\N{NO-BREAK SPACE}%]"
+    return Table(["With memory", improvability, "Half-life of a wrong frame"], rows)
 
 
 def cost(contest: Contest, scale: Scale) -> Table:
