@@ -48,9 +48,12 @@ _EXPORT = re.compile(r"^export (?=const|function|class)", re.MULTILINE)
 
 def page() -> str:
     """Return the page: one file that asks nothing of the network."""
-    agents = "\n".join(agent(name) for name in AGENTS)
-    scripts = "\n".join(inlined(SOURCES / f"{name}.js") for name in SCRIPTS)
-    parts = {"/*STYLE*/": (SOURCES / "style.css").read_text("utf-8"), "/*SCRIPT*/": agents + scripts}
+    agents = "\n".join(map(agent, AGENTS))
+    scripts = "\n".join(
+        inlined(f"{name}.js", (SOURCES / f"{name}.js").read_text("utf-8")) for name in SCRIPTS
+    )
+    style = (SOURCES / "style.css").read_text("utf-8")
+    parts = {"/*STYLE*/": style, "/*SCRIPT*/": agents + scripts}
     text = (SOURCES / "page.html").read_text("utf-8")
     for mark, part in parts.items():
         before, after = text.split(f"{mark}\n")
@@ -58,28 +61,40 @@ def page() -> str:
     return text
 
 
-def inlined(path: Path) -> str:
+def agent(name: str) -> str:
+    """Return the script that makes a class of that name of an exported actor."""
+    file, _, outputs = AGENTS[name]
+    source = inlined(f"{file}.js", exported(file, outputs))
+    return f"const {name} = (() => {{\n{source}\nreturn Actor;\n}})();\n"
+
+
+def inlined(name: str, text: str) -> str:
     """Return a module as a part of a script that has all it imports.
 
+    :param name: of its file
+    :param text: of the module
     :raises ValueError: if it imports or exports in a way that cannot be taken out
     """
-    text = _EXPORT.sub("", _IMPORT.sub("", path.read_text("utf-8")))
+    text = _EXPORT.sub("", _IMPORT.sub("", text))
     if left := re.search(r"^(import|export)\b.*", text, re.MULTILINE):
         raise ValueError(
-            f"{path.name} must have imports like `import {{ a }} from \"./b.js\";` and exports "
+            f'{name} must have imports like `import {{ a }} from "./b.js";` and exports '
             f"before const, function or class, got: {left[0]}"
         )
     return text
 
 
-def agent(name: str) -> str:
-    """Return the script that makes a class of a committed actor."""
-    file, _, outputs = AGENTS[name]
+def exported(file: str, outputs: Sequence[str]) -> str:
+    """Return a committed actor as an ES module.
+
+    :param file: name of its file, without the ending
+    :param outputs: what it tells beside its action
+    """
     actor = StatefulActor.load(MODELS / f"{file}.safetensors", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{file}.js")
         actor.export(path, outputs=outputs)
-        return f"const {name} = (() => {{\n{inlined(path)}\nreturn Actor;\n}})();\n"
+        return path.read_text("utf-8")
 
 
 def take(runs: Path) -> None:

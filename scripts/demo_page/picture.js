@@ -68,15 +68,17 @@ function drawTruth(context, shape, state, colours, colour) {
 }
 
 /** What memory takes the state for: a hollow shape that a right belief fits around the truth. */
-function drawBelief(context, shape, belief, colours, colour) {
-  const places = joints(shape, belief);
+function drawBelief(context, shape, belief, colour) {
+  const { joint, tip } = joints(shape, belief);
+  const share = 13 / shape.pole; // the pole's outline begins above the cart's
+  const foot = { x: joint.x + share * (tip.x - joint.x), y: joint.y + share * (tip.y - joint.y) };
   context.save();
   context.lineWidth = 1.6;
   context.strokeStyle = colour;
   context.setLineDash([5, 3.5]);
-  cartBody(context, shape, places.joint, 4);
+  cartBody(context, shape, joint, 4);
   context.stroke();
-  capsule(context, places, 8);
+  capsule(context, { joint: foot, tip }, 8);
   context.globalAlpha = 0.16;
   context.fillStyle = colour;
   context.fill();
@@ -179,7 +181,7 @@ export function drawStage(canvas, cart, look) {
     drawTruth(context, shape, cart.state, colours, colour);
     context.globalAlpha = 1;
   }
-  if (belief) drawBelief(context, shape, belief, colours, colour);
+  if (belief) drawBelief(context, shape, belief, colour);
   if (isBlind) write(context, "blank", width - 9, 19, colours.soft, "right");
   if (cart.isWaiting) write(context, look.call, width / 2, 21, colours.ink, "center");
 }

@@ -131,15 +131,11 @@ export class Scene {
       memoryless: new Cart(seed, new WithoutMemory(actors.memoryless, seed), false),
       you: new Cart(seed, new ByHand(), true),
     };
-    this.frame = 0;
+    /** Whether the newest frame is blank, for all three. */
+    this.blanked = this.flicker.blanked;
     this.blindFor = 0;
     this.pushes = 0;
     this.see();
-  }
-
-  /** Whether the newest frame is blank, for all three. */
-  get blanked() {
-    return this.blindFor > 0 || this.flicker.blanked;
   }
 
   see() {
@@ -149,9 +145,9 @@ export class Scene {
   /** Go on by one step; return the names of those who fell. */
   step() {
     const fallen = Object.keys(this.carts).filter((name) => this.carts[name].advance());
-    this.frame++;
-    if (this.blindFor > 0) this.blindFor--;
-    this.flicker.next();
+    const isBlinking = this.flicker.next();
+    this.blanked = isBlinking || this.blindFor > 0;
+    this.blindFor = Math.max(0, this.blindFor - 1);
     this.see();
     return fallen;
   }
@@ -164,7 +160,7 @@ export class Scene {
 
   /** Blank the next frames, whatever the sensor would do. */
   blind(frames) {
-    this.blindFor = frames + 1;
+    this.blindFor = frames;
   }
 
   /** Push all poles that stand, to the right and to the left in turn; return which. */
