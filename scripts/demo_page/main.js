@@ -3,7 +3,7 @@
 import { Actor as MemoryActor } from "./models/memory.js";
 import { Actor as MemorylessActor } from "./models/memoryless.js";
 import { TAU } from "./cartpole.js";
-import { drawStage, drawStrip } from "./picture.js";
+import { Sheet, drawStage, drawStrip } from "./picture.js";
 import { Scene, firstFalls } from "./scene.js";
 import {
   BURST_MOST, RATE_MOST, RATE_STEP, SEED_MOST, SPEEDS, read, withBurst, withRate, written,
@@ -18,13 +18,14 @@ const NAMES = ["memory", "memoryless", "you"];
 
 const find = (id) => document.getElementById(id);
 const prefers = (what) => matchMedia(`(prefers-${what})`);
-const isCalm = () => prefers("reduced-motion: reduce").matches;
+const calm = prefers("reduced-motion: reduce");
+const coarse = matchMedia("(pointer: coarse)");
 const actors = () => ({ memory: new MemoryActor(), memoryless: new MemorylessActor() });
 
 let settings;
 let scene;
 let colours = {};
-let isPlaying = !isCalm();
+let isPlaying = !calm.matches;
 let owed = 0;
 let before = null;
 /** Sides that are held, the newest last. */
@@ -41,7 +42,8 @@ const panels = Object.fromEntries(NAMES.map((name) => {
     scores.append(row);
     return value;
   });
-  return [name, { stage: panel.querySelector(".stage"), strip: panel.querySelector(".strip"), told }];
+  const [stage, strip] = [".stage", ".strip"].map((kind) => new Sheet(panel.querySelector(kind)));
+  return [name, { stage, strip, told }];
 }));
 
 /** Tell in the status line, which screen readers read aloud, what was done. */
@@ -56,13 +58,12 @@ function setText(element, text) {
 // ------------------------------------------------------------------ the picture
 
 function draw() {
-  const isTouch = matchMedia("(pointer: coarse)").matches;
   for (const name of NAMES) {
     const cart = scene.carts[name];
     const { stage, strip, told } = panels[name];
     const look = {
-      blanked: scene.blanked, trueView: settings.trueView, isCalm: isCalm(), colours,
-      colour: colours[name], call: isTouch ? "hold an arrow to start" : "hold \u2190 or \u2192 to start",
+      blanked: scene.blanked, trueView: settings.trueView, isCalm: calm.matches, colours,
+      colour: colours[name], call: coarse.matches ? "hold an arrow to start" : "hold \u2190 or \u2192 to start",
     };
     drawStage(stage, cart, look);
     drawStrip(strip, cart, look);
@@ -203,7 +204,7 @@ function listenToHands() {
     pad.addEventListener("keyup", ({ key }) => [" ", "Enter"].includes(key) && release(side));
     pad.addEventListener("blur", () => release(side));
   }
-  const { stage } = panels.you;
+  const stage = panels.you.stage.canvas;
   press(stage, ({ clientX }) => {
     const { left, width } = stage.getBoundingClientRect();
     return clientX < left + width / 2 ? 0 : 1;
@@ -296,7 +297,14 @@ function listenToControls() {
     setTheme(find("theme").dataset.choice);
     draw();
   });
-  new ResizeObserver(draw).observe(panels.you.stage);
+  const observer = new ResizeObserver(() => {
+    for (const { stage, strip } of Object.values(panels)) [stage, strip].forEach((sheet) => sheet.fit());
+    draw();
+  });
+  for (const { stage, strip } of Object.values(panels)) {
+    observer.observe(stage.canvas);
+    observer.observe(strip.canvas);
+  }
 }
 
 listenToControls();

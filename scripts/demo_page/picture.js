@@ -7,20 +7,53 @@ import { KEPT } from "./scene.js";
 const WORLD = 2 * (TRACK_END + 0.3);
 const CART_WIDTH = 0.5;
 const CART_HEIGHT = 0.24;
+/** Steps in which a fallen pole comes to lie. */
 const FALL_TAKES = 10;
+/** Between the lines of what is hatched, CSS pixels. */
+const HATCH = 9;
 
-/** Fit a canvas's pixels to the screen's; return its context and size in CSS pixels. */
-export function fitted(canvas) {
-  const ratio = globalThis.devicePixelRatio || 1;
-  const { clientWidth: width, clientHeight: height } = canvas;
-  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== across || canvas.height !== down) {
-    canvas.width = across;
-    canvas.height = down;
+/** A canvas whose pixels are the screen's; asked for its size only when that may have changed. */
+export class Sheet {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.fit();
   }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return { context, width, height };
+
+  fit() {
+    const { canvas } = this;
+    const ratio = globalThis.devicePixelRatio || 1;
+    this.width = canvas.clientWidth;
+    this.height = canvas.clientHeight;
+    canvas.width = Math.round(this.width * ratio);
+    canvas.height = Math.round(this.height * ratio);
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.hatching = null;
+  }
+
+  /** Slanted lines for blank frames, as a pattern that is drawn once. */
+  hatch(colours) {
+    if (this.hatching?.colours === colours) return this.hatching.pattern;
+    const ratio = globalThis.devicePixelRatio || 1;
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = Math.round(HATCH * ratio);
+    const context = tile.getContext("2d");
+    context.scale(tile.width / HATCH, tile.width / HATCH);
+    context.fillStyle = colours.blank;
+    context.fillRect(0, 0, HATCH, HATCH);
+    context.strokeStyle = colours.hatch;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (const x of [-HATCH, 0, HATCH]) {
+      context.moveTo(x - 1, HATCH + 1);
+      context.lineTo(x + HATCH + 1, -1);
+    }
+    context.stroke();
+    const pattern = this.context.createPattern(tile, "repeat");
+    pattern.setTransform(new DOMMatrix().scale(HATCH / tile.width));
+    this.hatching = { colours, pattern };
+    return pattern;
+  }
 }
 
 /** What of a scene is drawn where. */
@@ -119,26 +152,6 @@ function drawTrack(context, { scale, ground, middle }, colours) {
   context.stroke();
 }
 
-/** Slanted lines, the same for every blank frame. */
-function drawHatching(context, left, top, width, height, colours) {
-  context.save();
-  context.beginPath();
-  context.rect(left, top, width, height);
-  context.clip();
-  context.fillStyle = colours.blank;
-  context.fillRect(left, top, width, height);
-  context.strokeStyle = colours.hatch;
-  context.lineWidth = 1;
-  context.beginPath();
-  const first = Math.floor((left - height) / 9) * 9;
-  for (let x = first; x < left + width; x += 9) {
-    context.moveTo(x, top + height);
-    context.lineTo(x + height, top);
-  }
-  context.stroke();
-  context.restore();
-}
-
 function write(context, text, x, y, colour, align, weight = "600") {
   context.font = `${weight} 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`;
   context.textAlign = align;
@@ -159,14 +172,17 @@ function fallenState(cart, isCalm) {
  *
  * look: { blanked, trueView, isCalm, colours, colour, call }; call is said while nobody drives
  */
-export function drawStage(canvas, cart, look) {
-  const { context, width, height } = fitted(canvas);
+export function drawStage(sheet, cart, look) {
+  const { context, width, height } = sheet;
   const { colours, colour } = look;
   const shape = geometry(width, height);
   const { belief } = cart.driver;
   context.clearRect(0, 0, width, height);
   const isBlind = look.blanked && !cart.isFallen;
-  if (isBlind) drawHatching(context, 0, 0, width, height, colours);
+  if (isBlind) {
+    context.fillStyle = sheet.hatch(colours);
+    context.fillRect(0, 0, width, height);
+  }
   drawTrack(context, shape, colours);
   if (cart.isFallen) {
     drawTruth(context, shape, fallenState(cart, look.isCalm), colours, colour);
@@ -187,8 +203,8 @@ export function drawStage(canvas, cart, look) {
 }
 
 /** Paint the pole's angle over the latest frames, those that were blank shaded. */
-export function drawStrip(canvas, cart, look) {
-  const { context, width, height } = fitted(canvas);
+export function drawStrip(sheet, cart, look) {
+  const { context, width, height } = sheet;
   const { colours, colour } = look;
   const cell = width / KEPT;
   const past = cart.past;
@@ -196,11 +212,11 @@ export function drawStrip(canvas, cart, look) {
   const at = (i) => left + (i + 0.5) * cell;
   const level = (angle) => height / 2 + ((height / 2 - 5) * angle) / FALLEN;
   context.clearRect(0, 0, width, height);
+  context.fillStyle = sheet.hatch(colours);
   for (let i = 0, run = 0; i < past.length; i += run) {
     run = 1;
     while (past[i + run]?.blanked === past[i].blanked) run++;
-    if (past[i].blanked)
-      drawHatching(context, left + i * cell, 0, run * cell, height, colours);
+    if (past[i].blanked) context.fillRect(left + i * cell, 0, run * cell, height);
   }
   context.strokeStyle = colours.line;
   context.lineWidth = 1;
