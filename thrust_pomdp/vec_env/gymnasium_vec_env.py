@@ -107,34 +107,33 @@ class GymnasiumVecEnv(Stateful, VecEnv):
         """Reset all environments, with the seeds and options set since the last reset."""
         self._returns[:] = 0.0
         self._began[:] = self._n_steps
-        if all(_same_options(options, self._options[0]) for options in self._options):
+        groups = _groups(self._options)
+        if len(groups) == 1:
             obs, infos = self.env.reset(seed=self._seed(), options=self._options[0] or None)
             infos = self._kept(infos)
             self._take_reset_infos(infos, np.arange(self.num_envs))
             self._take_flags(infos)
         else:
-            obs = self._reset_by_options()
+            obs = self._reset_by_options(groups)
         self._was_reset = True
         self._reset_seeds()
         self._reset_options()
         return self._owned(obs)  # type: ignore[no-any-return]
 
-    def _reset_by_options(self) -> Any:
+    def _reset_by_options(self, groups: list[list[int]]) -> Any:
         """Reset groups of environments that share their options, one after the other."""
-        seed, remaining, obs = self._seed(), np.ones(self.num_envs, dtype=bool), None
+        seed, obs = self._seed(), None
         if not self._was_reset:
             # A mask needs a vector that has been reset once. Nothing is lost: seeds start the
             # streams anew below, and without seeds they are fresh entropy.
             self.env.reset(seed=seed)
-        while remaining.any():
-            options = self._options[int(remaining.argmax())]
-            mask = remaining & [_same_options(other, options) for other in self._options]
+        for group in groups:
+            mask = np.zeros(self.num_envs, dtype=bool)
+            mask[group] = True
             obs, infos = self.env.reset(
-                seed=seed,
-                options={**options, "reset_mask": mask},
+                seed=seed, options={**self._options[group[0]], "reset_mask": mask}
             )
-            self._take_reset_infos(self._kept(infos), np.flatnonzero(mask))
-            remaining &= ~mask
+            self._take_reset_infos(self._kept(infos), np.array(group))
         flags = [info.get("blanked") for info in self.reset_infos]
         regular = all(isinstance(flag, (bool, np.ndarray)) for flag in flags)
         self.blanked = np.array(flags, dtype=bool) if regular else None
@@ -394,6 +393,26 @@ def _check_same_step(env: Any) -> None:
             "thrust_pomdp.make_vec_env(id, n), or gymnasium.make_vec(id, n, "
             "vectorization_mode='sync', vector_kwargs={'autoreset_mode': AutoresetMode.SAME_STEP})"
         )
+
+
+def _groups(all_options: list[dict[str, Any]]) -> list[list[int]]:
+    """Put environments that share their options together.
+
+    :return: their indices in order; the groups in the order of their first ones
+    """
+    of_key: dict[Any, list[int]] = {}
+    others: list[list[int]] = []
+    for idx, options in enumerate(all_options):
+        try:
+            # Equal where the dicts are: of both numbers, 1 and 1.0 are one.
+            of_key.setdefault(frozenset(options.items()), []).append(idx)
+        except TypeError:  # lists and arrays have no hash
+            same = (group for group in others if _same_options(options, all_options[group[0]]))
+            group = next(same, [])
+            if not group:
+                others.append(group)
+            group.append(idx)
+    return sorted([*of_key.values(), *others])
 
 
 def _same_options(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from thrust_pomdp.vec_env.layer import VecLayer, check_venv, own_attributes
 from thrust_pomdp.vec_env.normalizer_files import NormalizerFiles, kind_of_file, made_normalizer
 from thrust_pomdp.vec_env.previous import previous_inside
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, wrappers_of_kind
+from thrust_pomdp.vec_env.step_infos import rows_of
 from thrust_pomdp.wrappers.frame_order import FrameOrder
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
@@ -231,7 +232,7 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         if self.training:
             self._update_reward(rewards)
         rewards = self.normalize_reward(rewards)
-        self._normalize_final_frames([infos[idx] for idx in dones.nonzero()[0]])
+        self._normalize_final_frames(rows_of(infos, dones.nonzero()[0].tolist()))
         self.returns[dones] = 0
         return normalized, rewards, dones, infos
 
@@ -281,10 +282,10 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         # frame returned is the next episode's first, which reset_infos of the innermost VecEnv
         # (a wrapper's own copy is never updated) describes.
         reset_infos = self.venv.unwrapped.reset_infos
-        return [
-            (reset_infos[idx] if done else infos[idx]).get("blanked")
-            for idx, done in enumerate(dones)
-        ]
+        flags = [info.get("blanked") for info in infos]
+        for idx in dones.nonzero()[0].tolist():
+            flags[idx] = reset_infos[idx].get("blanked")
+        return flags
 
     def _observe(self, obs: Any, flags: Sequence[Any], starts: Mask) -> Any:
         """Update the statistics with a batch of frames, then normalise it."""

@@ -14,11 +14,15 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv
+from thrust_pomdp.vec_env.step_infos import rows_of
 from thrust_pomdp.wrappers import PreviousActionObservation, PreviousRewardObservation
 from thrust_pomdp.wrappers.actions import PREVIOUS_ACTION, ActionEncoding
 from thrust_pomdp.wrappers.appending import Appender, Encoding
 from thrust_pomdp.wrappers.rewards import PREVIOUS_REWARD, RewardEncoding
 from thrust_pomdp.wrappers.vector.previous import PreviousObservation as VectorPreviousObservation
+
+#: Where SB3 puts the last frame of an episode.
+_FINAL = "terminal_observation"
 
 
 class VecPrevious(VecLayer):
@@ -70,14 +74,23 @@ class VecPrevious(VecLayer):
         """Step, and append what belongs to the step to what it led to."""
         obs, rewards, dones, infos = self.venv.step_wait()
         last = self._last(rewards)
-        for idx in dones.nonzero()[0].tolist():
-            info = infos[idx]
-            if "terminal_observation" in info:
-                final = self._appender.append(info["terminal_observation"], last[idx].copy())
-                info["terminal_observation"] = final
+        self._append_to_final_frames(infos, dones, last)
         last[dones] = 0.0
         self._extend_flags(infos)
         return self._appender.append(obs, last), rewards, dones, infos
+
+    def _append_to_final_frames(
+        self, infos: Any, dones: NDArray[np.bool_], last: NDArray[np.float32]
+    ) -> None:
+        indices = dones.nonzero()[0].tolist()
+        rows = rows_of(infos, indices)
+        told = [(idx, info) for idx, info in zip(indices, rows, strict=True) if _FINAL in info]
+        if not told:
+            return
+        frames = [info[_FINAL] for _, info in told]
+        longer = self._appender.append_to_each(frames, last[[idx for idx, _ in told]])
+        for (_, info), frame in zip(told, longer, strict=True):
+            info[_FINAL] = frame
 
     def _extend_flags(self, infos: Any) -> None:
         """Tell that what is appended is never blank, where flags are of components."""

@@ -21,7 +21,7 @@ from thrust_pomdp.stateful import Names
 from thrust_pomdp.vec_env.layer import VecLayer, check_venv, owner_of
 from thrust_pomdp.vec_env.normalizer_files import read_statistics, write_statistics
 from thrust_pomdp.vec_env.previous import layers
-from thrust_pomdp.vec_env.step_infos import Infos, StepInfos
+from thrust_pomdp.vec_env.step_infos import Infos, StepInfos, rows_of
 from thrust_pomdp.wrappers.appending import OBSERVATION
 from thrust_pomdp.wrappers.visible_statistics import update
 
@@ -168,10 +168,10 @@ class VecPrivilegedInfo(VecUnprivileged):
         """Step all environments, and add what is told of frames and final frames."""
         obs, rewards, dones, infos = self.venv.step_wait()
         shown = self._with(obs, self._observe(self._of_frames(infos, dones)))
-        for idx in dones.nonzero()[0].tolist():
-            info = infos[idx]
-            if "terminal_observation" in info:
-                told = self._scaled(self._stack([info]))[0]
+        ended = rows_of(infos, dones.nonzero()[0].tolist())
+        ended = [info for info in ended if "terminal_observation" in info]
+        if ended:
+            for info, told in zip(ended, self._scaled(self._stack(ended)), strict=True):
                 info["terminal_observation"] = self._with(info["terminal_observation"], told)
         return shown, rewards, dones, infos
 
@@ -200,13 +200,14 @@ class VecPrivilegedInfo(VecUnprivileged):
     def _fitted(self, told: Array | list[Array]) -> Array:
         """Bring values into their space, as a new array."""
         shape = self._told_space.shape or ()
-        for value in told:
-            # A space of single numbers is of shape (1,): SB3's networks take no Box without axes.
-            if value.shape != shape and not (value.shape == () and shape == (1,)):
-                raise ValueError(
-                    f"info[{self.privileged_key!r}] must be of the shape of space, {shape}, "
-                    f"got {value.shape}"
-                )
+        shapes = {told.shape[1:]} if isinstance(told, np.ndarray) else {v.shape for v in told}
+        # A space of single numbers is of shape (1,): SB3's networks take no Box without axes.
+        unfit = shapes - {shape, *([()] if shape == (1,) else [])}
+        if unfit:
+            raise ValueError(
+                f"info[{self.privileged_key!r}] must be of the shape of space, {shape}, "
+                f"got {min(unfit)}"
+            )
         return np.array(told, dtype=self._told_space.dtype).reshape(len(told), *shape)
 
     def _observe(self, told: Array) -> Array:

@@ -8,6 +8,7 @@ does so once someone looks, since most infos are never looked at.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -124,6 +125,17 @@ def _final_obs(final_obs: Any, idx: int) -> Any:
     if isinstance(final_obs, dict):
         return {key: _final_obs(part, idx) for key, part in final_obs.items()}
     return final_obs[idx]
+
+
+def rows_of(infos: list[Infos], indices: Sequence[int]) -> list[Infos]:
+    """Return the dicts of some environments, ``[infos[idx] for idx in indices]``.
+
+    :param indices: all of environments whose episodes ended, or all of others
+    """
+    if type(infos) is not StepInfos or len(indices) == 0:
+        return [infos[idx] for idx in indices]
+    infos[indices[0]]  # builds those of all that are like it
+    return list(map(list.__getitem__, itertools.repeat(infos), indices))
 
 
 class StepInfos(list[Infos]):

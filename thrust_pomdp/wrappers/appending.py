@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,6 +64,14 @@ class Appender:
         """Append vectors, ``[..., size]``, to an observation or a batch of them."""
         return append(obs, encoded, None if self.makes_longer else self._key)
 
+    def append_to_each(
+        self, observations: Sequence[Any], encoded: NDArray[np.float32]
+    ) -> list[Any]:
+        """Append vectors, ``[n, size]``, to as many single observations."""
+        if self.makes_longer and len({_kind(obs) for obs in observations}) == 1:
+            return list(self.append(np.stack(observations), encoded))
+        return [self.append(obs, row) for obs, row in zip(observations, encoded, strict=True)]
+
     def names_components(self, flags: Any, batch_ndim: int = 0) -> bool:
         """Tell whether flags are of single components, so that they must follow the observation."""
         is_array = isinstance(flags, np.ndarray) and flags.ndim > batch_ndim
@@ -94,6 +102,11 @@ def append(obs: Any, encoded: NDArray[np.float32], key: str | None) -> Any:
     if key is None:
         return np.concatenate((obs, encoded), axis=-1)
     return {OBSERVATION: obs, key: encoded}
+
+
+def _kind(array: Any) -> Any:
+    """Return what arrays must share to be what they are in a batch; of others nothing is alike."""
+    return (array.dtype, array.shape) if type(array) is np.ndarray else object()
 
 
 def _longer(space: spaces.Box, appended: spaces.Box) -> spaces.Box:

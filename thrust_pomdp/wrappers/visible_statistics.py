@@ -53,9 +53,10 @@ def blank_mask(
     """
     if isinstance(flags, np.ndarray) and flags.ndim == 1 and flags.dtype == np.bool_:
         return flags  # a mask already
-    if all(isinstance(flag, (bool, np.bool_)) for flag in flags):
+    kinds = set(map(type, flags))
+    if kinds <= {bool, np.bool_}:
         return np.array(flags, dtype=bool)
-    if all(flag is None for flag in flags):
+    if kinds == {type(None)}:
         return zero_frames(frames) if zero_is_blank else np.zeros(len(flags), dtype=bool)
     masks = [
         _frame_mask(frame, zero_is_blank and not frame.any() if flag is None else flag, name)
@@ -108,7 +109,9 @@ def flags_of_batch(blanked: Any, n_obs: int) -> list[Any]:
 
 def tells(flags: Sequence[Any]) -> bool:
     """Tell whether any of these flags is one."""
-    return any(flag is not None for flag in flags)
+    if isinstance(flags, np.ndarray) and flags.dtype == np.bool_:
+        return len(flags) > 0
+    return not set(map(type, flags)) <= {type(None)}
 
 
 class ZeroWatch(Stateful):

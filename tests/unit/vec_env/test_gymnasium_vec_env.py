@@ -25,10 +25,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 import thrust_pomdp
 import thrust_pomdp.wrappers.vector
 from thrust_pomdp.envs.cartpole_vector import FlickeringCartPoleVectorEnv
-from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
+from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv, _groups
 from thrust_pomdp.vec_env.make import make_vec_env
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible
-from thrust_pomdp.vec_env.step_infos import StepInfos, copy_rows, info_rows
+from thrust_pomdp.vec_env.step_infos import StepInfos, copy_rows, info_rows, rows_of
 from thrust_pomdp.vec_env.substitutes import against_later_infos
 
 IDS = [
@@ -194,6 +194,29 @@ class TestEqualsDummyVecEnv:
                 venv.set_options(options)
             assert_same(ours.reset(), theirs.reset())
             assert_same(ours.reset_infos, theirs.reset_infos)
+
+    def test_options_of_each_are_compared_to_no_others(self) -> None:
+        class Counted(gym.vector.VectorWrapper):
+            n_resets = 0
+
+            def reset(self, **kwargs: Any) -> Any:
+                self.n_resets += 1
+                return super().reset(**kwargs)
+
+        venv = GymnasiumVecEnv(Counted(gym.make_vec(FLICKERING, 300, **SAME_STEP)))
+        venv.seed(0)
+        venv.set_options([{"low": -0.05 - idx // 2, "high": 5.0} for idx in range(300)])
+        venv.reset()
+        assert venv.env.n_resets == 1 + 150  # a mask needs a vector that has been reset once
+
+    def test_options_are_grouped_where_they_are_equal(self) -> None:
+        goal, nothing = np.zeros(2), float("nan")
+        options = [
+            *({"a": 1, "b": "x"}, {}, {"b": "x", "a": 1.0}, {"goal": [1]}, {"goal": goal}),
+            *({"goal": [1]}, {"goal": goal}, {"goal": np.zeros(2)}, {}, {"a": nothing}),
+            *({"a": nothing}, {"a": 2}),
+        ]
+        assert _groups(options) == [[0, 2], [1, 8], [3, 5], [4, 6], [7], [9, 10], [11]]
 
     def test_action_spaces_sample_alike(self) -> None:
         ours, theirs = (
@@ -464,6 +487,26 @@ def outcomes_and_copies(venv: VecEnv, n_steps: int = 15) -> tuple[list[Any], lis
         if not isinstance(kept[-1][3], StepInfos):
             then.append(copy.deepcopy(kept[-1]))
     return kept, then
+
+
+class TestRowsOf:
+    def test_are_those_that_looking_at_each_gives(self) -> None:
+        venv = make_vec_env(FLICKERING, 50, seed=0)
+        venv.reset()
+        n_ended = 0
+        for _ in range(30):
+            _, _, dones, infos = venv.step(np.ones(50, int))
+            ended, others = (flags.nonzero()[0].tolist() for flags in (dones, ~dones))
+            rows = rows_of(infos, ended)
+            assert all(row is infos[idx] for row, idx in zip(rows, ended, strict=True))
+            assert infos._infos is not None, "those of running episodes were built too"
+            rows = rows_of(infos, others)
+            assert all(row is infos[idx] for row, idx in zip(rows, others, strict=True))
+            n_ended += len(ended)
+        assert n_ended > 50
+        plain = [{"a": 1}, {}, {"b": 2}]
+        assert rows_of(plain, [2, 0]) == [{"b": 2}, {"a": 1}]
+        assert rows_of(infos, []) == []
 
 
 class TestInfosOfOthers:

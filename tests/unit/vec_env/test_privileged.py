@@ -176,6 +176,23 @@ class TestEachFrameHasItsOwnEntry:
             return {"gyro": obs}, {**info, "wind": 7}
 
 
+class TestManyEndsAtOnce:
+    @pytest.mark.parametrize("base", BASES)
+    def test_each_final_frame_has_its_own_entry(self, base: str) -> None:
+        space = spaces.Box(0, 1e3, (2,), np.float32)
+        venv = VecPrivilegedInfo(BASES[base](makers(2, 3, 2, 2)), space=space, normalize=False)
+        venv.reset()
+        venv.step(np.zeros(4, int))
+        obs, _, dones, infos = venv.step(np.zeros(4, int))
+        assert dones.tolist() == [True, False, True, True]
+        finals = [infos[idx]["terminal_observation"] for idx in (0, 2, 3)]
+        assert [final["state"].tolist() for final in finals] == [[101.0, 102.0]] * 3
+        assert [final["observation"].tolist() for final in finals] == [[1.0, 2.0]] * 3
+        assert obs["state"].tolist() == [[102, 100], [101, 102], [102, 100], [102, 100]]
+        finals[0]["state"][:] = -1.0
+        assert finals[1]["state"].tolist() == [101.0, 102.0], "they share their numbers"
+
+
 class TestStatistics:
     def test_are_of_all_frames_shown_and_apply_to_final_frames(self) -> None:
         raw = VecPrivilegedInfo(DummyVecEnv(makers(2, 3, 5)), normalize=False)
@@ -358,6 +375,12 @@ class TestBadArguments:
         venv = VecPrivilegedInfo(BASES[base](makers(3)), space=space)
         with pytest.raises(ValueError, match=r"of the shape of space, \(3,\), got \(2,\)"):
             venv.reset()
+
+    def test_an_entry_of_a_native_vector_that_does_not_fit_its_space(self) -> None:
+        venv = VecPrivilegedInfo(native(), space=spaces.Box(-1, 1, (3,), np.float32))
+        venv.venv.reset()
+        with pytest.raises(ValueError, match=r"of the shape of space, \(3,\), got \(4,\)"):
+            venv.step(np.zeros(N_ENVS, int))
 
     def test_an_entry_that_is_gone_in_the_middle(self) -> None:
         class Forgetful(CountingEnv):

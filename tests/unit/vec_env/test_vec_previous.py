@@ -144,6 +144,37 @@ class TestEnds:
                     assert obs[idx, 4:].tolist() == [1 - action, action]
         assert n_ended > 3
 
+    def test_many_final_observations_at_once_are_what_each_would_be(self) -> None:
+        class Ends(gym.Env[Any, Any]):
+            """One step of an episode, told in a type of its own."""
+
+            observation_space = spaces.Box(-9.0, 9.0, (2,), np.float32)
+            action_space = spaces.Discrete(2)
+
+            def __init__(self, number: float, dtype: Any) -> None:
+                self.obs = np.array([number, 1 / 3], dtype)
+
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                return self.obs, {}
+
+            def step(self, action: Any) -> Any:
+                return self.obs, 0.0, True, False, {}
+
+        for dtypes in ([np.float32] * 3, [np.float64] * 3, [np.float32, np.float64, np.float32]):
+            fns = [lambda n=n, dtype=dtype: Ends(n, dtype) for n, dtype in enumerate(dtypes)]
+            venv = VecPreviousAction(DummyVecEnv(fns))
+            venv.reset()
+            actions = np.array([1, 0, 1])
+            finals = [info["terminal_observation"] for info in venv.step(actions)[3]]
+            for n, (final, dtype) in enumerate(zip(finals, dtypes, strict=True)):
+                shown = np.concatenate(
+                    (np.array([n, 1 / 3], dtype), np.eye(2, dtype="f4")[actions[n]])
+                )
+                assert final.dtype == shown.dtype
+                assert final.tolist() == shown.tolist()
+            finals[0][:] = -1.0
+            assert finals[1][0] == 1.0, "they share their numbers"
+
     def test_a_reset_in_mid_episode_forgets_the_action(self) -> None:
         venv = VecPreviousAction(dummy(AnyEnv))
         venv.reset()

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.wrappers.utils import RunningMeanStd as GymnasiumStatistics
 from stable_baselines3.common.running_mean_std import RunningMeanStd as SB3Statistics
 
-from thrust_pomdp.wrappers.visible_statistics import blank_mask, key_flags, update_visible
+from thrust_pomdp.wrappers.visible_statistics import blank_mask, key_flags, tells, update_visible
 
 #: Both libraries' running statistics start from one 1e-4th of a sample of mean 0 and variance 1.
 PRIOR = 1e-4
@@ -237,3 +237,19 @@ class TestWhatIsHiddenNeverLeaks:
             update_visible(statistics, frames, mask if by_component else mask[:, 0])
             results.append(bits(statistics))
         assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], False),
+        ([None, None], False),
+        ([None, False], True),
+        ([np.False_, None], True),
+        ([None, {"gyro": True}], True),
+        ([np.array([True, False]), None], True),
+        (np.array([False, False]), True),
+    ],
+)
+def test_any_flag_tells(flags: Any, told: bool) -> None:
+    assert tells(flags) is told
