@@ -53,7 +53,7 @@ def assert_same_steps(ours: Any, theirs: Any, n_steps: int, seed: int = 0) -> tu
     """Compare random steps and the generators they leave; count terminations and truncations."""
     rng, terminated, truncated = np.random.default_rng(seed), 0, 0
     for _ in range(n_steps):
-        actions = rng.integers(2, size=ours.num_envs)
+        actions = rng.integers(ours.single_action_space.n, size=ours.num_envs)
         outcome = ours.step(actions)
         assert_same(outcome, theirs.step(actions))
         terminated, truncated = terminated + outcome[2].sum(), truncated + outcome[3].sum()

@@ -42,6 +42,7 @@ KWARGS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "TMaze-v0": st.fixed_dictionaries({}, optional={"corridor_length": st.integers(1, 6)}),
     "ActiveTMaze-v0": st.fixed_dictionaries({}, optional={"corridor_length": st.integers(1, 6)}),
+    "POPGymRepeatPreviousEasy-v0": st.fixed_dictionaries({}, optional={"k": st.integers(1, 51)}),
 }
 
 
@@ -131,7 +132,7 @@ def choose(steps: Steps, theirs: Any, rng: np.random.Generator) -> np.ndarray:
     if steps.policy == "left":
         return np.zeros(theirs.num_envs, dtype=np.int64)
     if steps.policy == "random" or not hasattr(theirs.envs[0].unwrapped, "theta_threshold_radians"):
-        return rng.integers(2, size=theirs.num_envs)
+        return rng.integers(theirs.single_action_space.n, size=theirs.num_envs)
     states = np.array([env.unwrapped.state for env in theirs.envs])
     return (states @ [0.05, 0.1, 1.0, 0.4] > 0).astype(np.int64)
 

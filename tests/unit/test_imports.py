@@ -205,6 +205,8 @@ class TestExamples:
             "envs.popgym_cartpole",
             "envs.tmaze",
             "envs.tmaze_vector",
+            "envs.repeat_previous",
+            "envs.repeat_previous_vector",
             "wrappers.blanking",
             "wrappers.normalize",
             "vec.normalize",

@@ -8,6 +8,7 @@ environment is a file here, a row in ``registration.py`` and a native twin if it
 from thrust_pomdp.envs.cartpole import FlickeringCartPoleEnv, MaskedCartPoleEnv
 from thrust_pomdp.envs.flicker import FlickerLaw, FlickerProcess
 from thrust_pomdp.envs.popgym_cartpole import NoisyPositionOnlyCartPoleEnv, PositionOnlyCartPoleEnv
+from thrust_pomdp.envs.repeat_previous import RepeatPreviousEnv
 from thrust_pomdp.envs.tmaze import ActiveTMazeEnv, TMazeEnv
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "MaskedCartPoleEnv",
     "NoisyPositionOnlyCartPoleEnv",
     "PositionOnlyCartPoleEnv",
+    "RepeatPreviousEnv",
     "TMazeEnv",
 ]

@@ -39,7 +39,7 @@ STARTS_AHEAD = 100
 
 @remember
 class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
-    """Many environments of one kind with two actions and a Box observation.
+    """Many environments of one kind with two or four actions and a Box observation.
 
     A subclass says what a task is: :meth:`_start`, :meth:`_advance`, :meth:`_observe` and
     :meth:`_sense_starts`, and :meth:`_draw_frames` and :meth:`_infos` where sensors are random or
@@ -73,6 +73,7 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
     # What was set on the environments by name is kept apart; the single one paints only.
     _no_state: Names = (
         *("metadata", "render_mode", "spec", "single", "envs", "closed", "_everyone"),
+        "_no_action_bits",
         *("_np_random", "_np_random_seed"),
     )
     _fixed_state: Names = ("num_envs", "autoreset_mode", "max_episode_steps", "_limit")
@@ -94,6 +95,8 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
         self.max_episode_steps = self._checked_time_limit(max_episode_steps)
         self.render_mode = self._checked_render_mode(single.render_mode)
         self.single_action_space = single.action_space
+        # Of a power of two of actions, so that one pass finds any other number.
+        self._no_action_bits = ~(int(self.single_action_space.n) - 1)  # type: ignore[attr-defined]
         self.single_observation_space = single.observation_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -190,7 +193,7 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
     ) -> tuple[Observations, NDArray[np.float64], Flags, Flags, Infos]:
         """Advance every environment by one step and sense the outcome.
 
-        :param actions: 0 or 1 for each environment, ``[num_envs]``, integers
+        :param actions: an action for each environment, ``[num_envs]``, integers
         :return: observations ``[num_envs, *shape]`` float32, rewards float64, terminations,
             truncations (each ``[num_envs]``), infos
         :raises ValueError: for other actions
@@ -373,9 +376,10 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
             raise ValueError(
                 f"actions must be integers of shape ({self.num_envs},), got {actions!r}"
             )
-        # One pass finds any bit but the lowest, the sign bit included.
-        if int(np.bitwise_or.reduce(checked)) & ~1:
-            raise ValueError(f"actions must be 0 or 1, got {actions!r}")
+        # One pass finds any bit that no action has, the sign bit included.
+        if int(np.bitwise_or.reduce(checked)) & self._no_action_bits:
+            allowed = "0 or 1" if self._no_action_bits == ~1 else f"0 to {~self._no_action_bits}"
+            raise ValueError(f"actions must be {allowed}, got {actions!r}")
         return checked
 
     def _checked_render_mode(self, render_mode: str | None) -> str | None:

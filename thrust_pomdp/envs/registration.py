@@ -20,6 +20,7 @@ _POSITION_ONLY = f"{_ENVS}.popgym_cartpole:PositionOnlyCartPoleEnv"
 _NOISY = f"{_ENVS}.popgym_cartpole:NoisyPositionOnlyCartPoleEnv"
 _TMAZE = f"{_ENVS}.tmaze:TMazeEnv"
 _ACTIVE_TMAZE = f"{_ENVS}.tmaze:ActiveTMazeEnv"
+_REPEAT_PREVIOUS = f"{_ENVS}.repeat_previous:RepeatPreviousEnv"
 
 #: Single environment -> its native vector twin.
 VECTOR_TWINS = {
@@ -29,6 +30,7 @@ VECTOR_TWINS = {
     _NOISY: f"{_ENVS}.popgym_cartpole_vector:NoisyPositionOnlyCartPoleVectorEnv",
     _TMAZE: f"{_ENVS}.tmaze_vector:TMazeVectorEnv",
     _ACTIVE_TMAZE: f"{_ENVS}.tmaze_vector:ActiveTMazeVectorEnv",
+    _REPEAT_PREVIOUS: f"{_ENVS}.repeat_previous_vector:RepeatPreviousVectorEnv",
 }
 
 
@@ -58,8 +60,8 @@ def _popgym(entry_point: str, reward_threshold: float | None, **kwargs: Any) -> 
     return Registration(entry_point, kwargs, reward_threshold, None)
 
 
-def _tmaze(entry_point: str) -> Registration:
-    return Registration(entry_point, {"corridor_length": 10}, 0.8, None)
+def _tmaze(entry_point: str, corridor_length: int = 10) -> Registration:
+    return Registration(entry_point, {"corridor_length": corridor_length}, 0.8, None)
 
 
 #: What is said of an id that stands for something else.
@@ -69,7 +71,8 @@ OTHER_TASK = (
 )
 
 #: The ids. Harder settings of an environment carry the parameters in their names: ``p`` is the
-#: share of blank frames in per cent, ``L`` the mean length of a run of blank frames.
+#: share of blank frames in per cent, ``L`` the mean length of a run of blank frames; a number alone
+#: is the length of a maze's corridor.
 ENVIRONMENTS: dict[str, Registration] = {
     "MaskedCartPole-v0": _cartpole(_MASKED),
     "FlickeringCartPole-v0": _cartpole(_FLICKERING, flicker_prob=0.5),
@@ -90,7 +93,13 @@ ENVIRONMENTS: dict[str, Registration] = {
     "POPGymNoisyPositionOnlyCartPoleHard-v0": _popgym(
         _NOISY, None, noise_sigma=0.3, max_episode_length=200
     ),
+    "POPGymRepeatPreviousEasy-v0": _popgym(_REPEAT_PREVIOUS, 0.95, num_decks=1, k=4),
+    "POPGymRepeatPreviousMedium-v0": _popgym(_REPEAT_PREVIOUS, 0.95, num_decks=2, k=32),
+    "POPGymRepeatPreviousHard-v0": _popgym(_REPEAT_PREVIOUS, 0.95, num_decks=3, k=64),
     "TMaze-v0": _tmaze(_TMAZE),
+    "TMaze-100-v0": _tmaze(_TMAZE, 100),
+    "TMaze-500-v0": _tmaze(_TMAZE, 500),
+    "TMaze-1000-v0": _tmaze(_TMAZE, 1000),
     "ActiveTMaze-v0": _tmaze(_ACTIVE_TMAZE),
 }
 

@@ -6,9 +6,16 @@ from typing import Any
 
 from thrust_pomdp.envs.cartpole import SensedCartPoleEnv
 from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
+from thrust_pomdp.envs.repeat_previous import RepeatPreviousEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.control_laws import Controller, RandomController
 from thrust_pomdp.reference.episodes import make_single
+from thrust_pomdp.reference.repeat_controllers import (
+    AllCards,
+    LastCard,
+    PreviousAnswer,
+    TwoCards,
+)
 from thrust_pomdp.reference.tasks import LAWS, gains_for, law_maker, task_of
 from thrust_pomdp.reference.tmaze_controllers import (
     MemorylessInMaze,
@@ -40,10 +47,13 @@ def controllers(env_id: str, seed: int | None = 0, **env_kwargs: Any) -> list[Co
             f"env_id must name an environment of this package, for others there are no scripted "
             f"controllers, got {env_id!r}: {reason}"
         )
-    found: list[Controller] = [RandomController(2)]
+    found: list[Controller] = [RandomController(int(env.action_space.n))]
     if isinstance(env, TMazeEnv):
         found += [MemorylessInMaze(), PreviousActionInMaze()]
         found += [TwoFramesInMaze(env.corridor_length), Recaller()]
+    elif isinstance(env, RepeatPreviousEnv):
+        task = env.k, env.num_decks
+        found += [LastCard(*task), PreviousAnswer(env.k), TwoCards(*task), AllCards(*task)]
     else:
         found += _cartpole_controllers(env_id, env, **env_kwargs)
     for controller in found:

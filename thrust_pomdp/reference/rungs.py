@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.envs.known_tasks import against_our_class, find_spec
 from thrust_pomdp.envs.popgym_cartpole import PositionOnlyCartPoleEnv
+from thrust_pomdp.envs.repeat_previous import RepeatPreviousEnv
 from thrust_pomdp.envs.tmaze import TMazeEnv
 from thrust_pomdp.reference.catalogue import controllers
 from thrust_pomdp.reference.control_laws import Controller, Information
@@ -132,6 +133,9 @@ def max_return(env_id: str, **env_kwargs: Any) -> float | None:
         return 1.0
     assert env.spec is not None
     limit = env.spec.max_episode_steps
+    if isinstance(env.unwrapped, RepeatPreviousEnv):
+        first, scale = env.unwrapped.k - 1, env.unwrapped.reward_scale
+        return 1.0 if limit is None else min(max(limit - first, 0) * scale, 1.0)
     if not isinstance(env.unwrapped, PositionOnlyCartPoleEnv):
         assert limit is not None  # or the episode, with a good controller, would never have ended
         return float(limit)

@@ -188,7 +188,7 @@ class TestTasks:
 
     def test_every_id_has_gains_of_its_own(self):
         for env_id in ENVIRONMENTS:
-            if "TMaze" not in env_id:
+            if "CartPole" in env_id:
                 assert set(stored_gains()[task_of(gym.make(env_id).unwrapped)]) == {
                     "memoryless", "previous action", "two frames", "exact model",
                 }  # fmt: skip
