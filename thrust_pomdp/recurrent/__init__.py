@@ -8,6 +8,7 @@ is a subclass of :class:`Memory` in a file of its own, and passes :func:`check_m
 """
 
 from thrust_pomdp.recurrent.conformance import check_memory
+from thrust_pomdp.recurrent.gtrxl import GTrXL
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 
-__all__ = ["Memory", "StatePart", "check_memory"]
+__all__ = ["GTrXL", "Memory", "StatePart", "check_memory"]
