@@ -57,8 +57,8 @@ class BandAttention(nn.Module):
     def positions(self, distances: th.Tensor) -> th.Tensor:
         """Return what is learned of each distance, ``[n_heads, head_size, context]``.
 
-        :param distances: from the farthest step to the step itself, as they lie in time, ``[context,
-            size]``
+        :param distances: what is told of them, from the farthest step to the step itself, as they
+            lie in time, ``[context, size]``
         """
         learned: th.Tensor = self.position(distances)
         return learned.view(self.context, self.n_heads, self.head_size).permute(1, 2, 0)
@@ -156,7 +156,7 @@ def _as_band(rows: th.Tensor, outside: float = -math.inf) -> th.Tensor:
     """
     block, context = rows.shape[-2:]
     long = pad(rows, (0, block), value=outside).flatten(-2)
-    return long[..., :-block].unflatten(-1, (block, block + context - 1))
+    return long[..., :-block].reshape(*rows.shape[:-2], block, block + context - 1)
 
 
 def sinusoids(size: int, n_distances: int) -> th.Tensor:

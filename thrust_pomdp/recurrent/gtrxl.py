@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch as th
 from torch import nn
 
@@ -83,7 +85,7 @@ class GTrXL(Memory):
         )
 
     def state_parts(self) -> tuple[StatePart, ...]:
-        """What each layer was given at the last steps, and how many of them are the episode's."""
+        """Name what each layer was given lately, and how many of these are of the episode."""
         return (
             StatePart("inputs", (self._n_kept, self.hidden_size)),
             StatePart("count", (), th.int64),
@@ -93,7 +95,7 @@ class GTrXL(Memory):
         """Attend to the steps that are remembered, and remember this one."""
         inputs, counts = states
         stream, kept = self.embed(features), []
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self._gated_layers()):
             steps = th.cat((inputs[number], stream[:, None]), dim=1)
             kept.append(steps[:, 1:])
             seen = steps[:, self._n_kept + 1 - self.context :]
@@ -117,7 +119,7 @@ class GTrXL(Memory):
         last = episodes[:, -1:]
         is_kept = th.cat((episodes.new_zeros(len(features), self._n_kept), episodes), dim=1) == last
         stream, kept = self.embed(features), []
-        for layer, before in zip(self.layers, inputs, strict=True):
+        for layer, before in zip(self._gated_layers(), inputs, strict=True):
             steps = th.cat((before, stream), dim=1)
             kept.append(th.where(is_kept[:, n_steps:, None], steps[:, n_steps:], 0.0))
             normed = layer.attention_norm(steps[:, self._n_kept - own :])
@@ -128,6 +130,9 @@ class GTrXL(Memory):
         of_last = is_kept[:, self._n_kept :].sum(dim=1)
         counts = th.where(last[:, 0] == 0, counts + n_steps, of_last)
         return stream, (th.stack(kept), counts.clamp(max=self._n_kept))
+
+    def _gated_layers(self) -> list[GatedLayer]:
+        return cast("list[GatedLayer]", list(self.layers))
 
 
 class GatedLayer(nn.Module):
@@ -177,8 +182,8 @@ class GRUGate(nn.Module):
         self.of_reset = nn.Linear(size, size, bias=False)
         self.bias = nn.Parameter(th.full((size,), bias))
         for part in (self.of_update, self.of_stream, self.of_reset):
-            for block in part.weight.data.split(size):
-                nn.init.xavier_uniform_(block)
+            for first in range(0, part.out_features, size):
+                nn.init.xavier_uniform_(part.weight.data[first : first + size])
 
     def forward(self, stream: th.Tensor, update: th.Tensor) -> th.Tensor:
         """Return the stream, changed by the update; both ``[..., size]``."""
