@@ -9,6 +9,8 @@ is a subclass of :class:`Memory` in a file of its own, and passes :func:`check_m
 
 from thrust_pomdp.recurrent.conformance import check_memory
 from thrust_pomdp.recurrent.gtrxl import GTrXL
+from thrust_pomdp.recurrent.lru import LRU
+from thrust_pomdp.recurrent.min_gru import MinGRU
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 
-__all__ = ["GTrXL", "Memory", "StatePart", "check_memory"]
+__all__ = ["GTrXL", "LRU", "Memory", "MinGRU", "StatePart", "check_memory"]

@@ -3,7 +3,8 @@
 Nothing here knows of torch, policies or buffers: plain loops on float32 arrays. They are written
 for the compiler's vectoriser: inner loops run over contiguous memory and contain arithmetic only.
 Import this file through :func:`thrust_pomdp.recurrent.compiled.load_kernels`, since Numba is
-optional. Those of recurrent layers are in :mod:`thrust_pomdp.recurrent.kernels_memory`.
+optional. Those of recurrent layers are in :mod:`thrust_pomdp.recurrent.kernels_memory`, of memories
+that are linear in their state in :mod:`thrust_pomdp.recurrent.kernels_scan`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from thrust_pomdp.recurrent import kernels_memory as memory
+from thrust_pomdp.recurrent import kernels_scan as scan
 from thrust_pomdp.recurrent.jit import compile_in_order as _compile_in_order
 from thrust_pomdp.recurrent.jit import compile_loop as _compile
 
-__all__ = ["categorical_heads", "categorical_ppo", "memory"]
+__all__ = ["categorical_heads", "categorical_ppo", "memory", "scan"]
 
 _f32 = np.float32
 

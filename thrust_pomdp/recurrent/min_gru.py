@@ -1,0 +1,82 @@
+"""The minGRU: a gated average whose gate sees the features alone, in parallel over time.
+
+Feng, Tung, Ahmed, Bengio and Hajimirsadeghi 2024, "Were RNNs All We Needed?",
+https://arxiv.org/abs/2410.01201.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from torch import nn
+
+from thrust_pomdp.recurrent.compiled_scan import MinGRURows, scan_kernels
+from thrust_pomdp.recurrent.protocol import StatePart
+from thrust_pomdp.recurrent.scan import scan
+from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, known
+
+
+@known
+class MinGRULayer(ScannedLayer):
+    """One layer of a :class:`MinGRU`."""
+
+    def __init__(self, input_size: int, hidden_size: int, is_first: bool) -> None:
+        super().__init__(input_size, hidden_size, is_first)
+        self.gates = nn.Linear(input_size, 2 * hidden_size)
+
+    def recall(self, inputs: th.Tensor, state: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """Do one step."""
+        chosen, new = self.gates(inputs).chunk(2, dim=-1)
+        state = (-chosen).sigmoid() * state + chosen.sigmoid() * new
+        return state, state
+
+    def recall_windows(
+        self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Run whole windows."""
+        gates, entering = self.gates(inputs).contiguous(), state.contiguous()
+        kernels = scan_kernels(gates, entering)
+        if kernels is not None:
+            hidden, state = MinGRURows.apply(kernels, gates, starts, entering)  # type: ignore[no-untyped-call]
+            return hidden, state
+        chosen, new = gates.chunk(2, dim=-1)
+        hidden = scan((-chosen).sigmoid(), chosen.sigmoid() * new, starts, entering)
+        return hidden, hidden[:, -1]
+
+
+@known
+class MinGRU(ScannedMemory):
+    """A memory that averages what it reads, by shares that it chooses from what it reads.
+
+    Of each layer, with the features (of later layers what the one before told) ``x``::
+
+        z = sigmoid(W_z x + b_z)
+        h = (1 - z) h + z (W_h x + b_h)
+
+    and around it what :mod:`thrust_pomdp.recurrent.scanned` draws. This is the paper's plain form:
+    its logarithmic one is for scans that divide by a cumulative product, and needs positive states.
+    The scan here never divides, so that float32 will do for windows of any length.
+
+    >>> from thrust_pomdp.recurrent import MinGRU
+    >>> memory, starts = MinGRU(3, 8), th.zeros(2, 5, dtype=th.bool)
+    >>> output, (hidden,) = memory(th.zeros(2, 5, 3), memory.initial_state(2), starts)
+    >>> output.shape, hidden.shape
+    (torch.Size([2, 5, 8]), torch.Size([1, 2, 8]))
+
+    :param input_size: numbers in the features of a step
+    :param hidden_size: numbers that it gives to the heads, and units of the state
+    :param num_layers: ``n_lstm_layers``
+    :raises ValueError: if one of them is no whole number of at least 1
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
+        super().__init__(input_size, hidden_size, num_layers)
+
+    def make_layer(self, input_size: int, is_first: bool, **options: Any) -> MinGRULayer:
+        """Make a layer."""
+        return MinGRULayer(input_size, self.hidden_size, is_first)
+
+    def state_parts(self) -> tuple[StatePart]:
+        """Say what the state consists of: the average, ``hidden``."""
+        return (StatePart("hidden", (self.hidden_size,)),)
