@@ -34,7 +34,7 @@ class MinGRURows(th.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, kernels: ModuleType, gates: th.Tensor, starts: th.Tensor, entering: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
+    ) -> th.Tensor:
         """Run it.
 
         :param kernels: the compiled loops
@@ -42,7 +42,7 @@ class MinGRURows(th.autograd.Function):
             hidden]``
         :param starts: ``[n_seq, n_steps]``, bool
         :param entering: the state before step 0, ``[n_seq, hidden]``
-        :return: states ``[n_seq, n_steps, hidden]`` and the last one
+        :return: the state after each step, ``[n_seq, n_steps, hidden]``
         :raises ValueError: if the sizes do not fit together
         """
         (n_seq, n_steps, _), size = gates.shape, entering.shape[1]
@@ -56,21 +56,17 @@ class MinGRURows(th.autograd.Function):
         update, keep, starts = chosen.sigmoid(), chosen.neg().sigmoid_(), starts.contiguous()
         hidden = th.empty_like(update)
         rows = (update, keep, gates, starts, entering, hidden)
-        over_rows(
-            kernels.min_gru_forward, (), tuple(part.numpy() for part in rows), hidden.numel()
-        )
+        over_rows(kernels.min_gru_forward, (), tuple(part.numpy() for part in rows), hidden.numel())
         ctx.kernels = kernels
         ctx.save_for_backward(*rows)
-        return hidden, hidden[:, -1].clone()
+        return hidden
 
     @staticmethod
     @first_derivative
-    def backward(
-        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
-    ) -> tuple[th.Tensor | None, ...]:
+    def backward(ctx: Any, grad_outputs: th.Tensor) -> tuple[th.Tensor | None, ...]:
         """Go back through it."""
-        update, _, gates, *_ = ctx.saved_tensors
-        grad_h, grad_gates = grad_h.clone(), th.empty_like(gates)
+        update, _, gates, _, entering, _ = ctx.saved_tensors
+        grad_h, grad_gates = th.zeros_like(entering), th.empty_like(gates)
         rows = (*ctx.saved_tensors, grad_outputs.contiguous(), grad_h, grad_gates)
         over_rows(
             ctx.kernels.min_gru_backward, (), tuple(part.numpy() for part in rows), update.numel()
@@ -89,7 +85,7 @@ class LRURows(th.autograd.Function):
         added: th.Tensor,
         starts: th.Tensor,
         entering: th.Tensor,
-    ) -> tuple[th.Tensor, th.Tensor]:
+    ) -> th.Tensor:
         """Run it; complex numbers are pairs, real parts before imaginary parts.
 
         :param kernels: the compiled loops
@@ -97,7 +93,7 @@ class LRURows(th.autograd.Function):
         :param added: ``[n_seq, n_steps, 2 * size]``
         :param starts: ``[n_seq, n_steps]``, bool
         :param entering: the state before step 0, ``[n_seq, 2 * size]``
-        :return: states ``[n_seq, n_steps, 2 * size]`` and the last one
+        :return: the state after each step, ``[n_seq, n_steps, 2 * size]``
         :raises ValueError: if the sizes do not fit together
         """
         n_seq, n_steps, width = added.shape
@@ -111,16 +107,14 @@ class LRURows(th.autograd.Function):
         over_rows(kernels.lru_forward, (factor.numpy(),), rows, hidden.numel())
         ctx.kernels = kernels
         ctx.save_for_backward(factor, starts, entering, hidden)
-        return hidden, hidden[:, -1].clone()
+        return hidden
 
     @staticmethod
     @first_derivative
-    def backward(
-        ctx: Any, grad_outputs: th.Tensor, grad_h: th.Tensor
-    ) -> tuple[th.Tensor | None, ...]:
+    def backward(ctx: Any, grad_outputs: th.Tensor) -> tuple[th.Tensor | None, ...]:
         """Go back through it."""
         factor, starts, entering, hidden = ctx.saved_tensors
-        grad_h, grad_added = grad_h.clone(), th.empty_like(hidden)
+        grad_h, grad_added = th.zeros_like(entering), th.empty_like(hidden)
         grad_factor = th.empty_like(entering)
         rows = (starts, entering, hidden, grad_outputs.contiguous(), grad_h, grad_added)
         over_rows(

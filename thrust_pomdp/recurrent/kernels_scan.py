@@ -47,8 +47,7 @@ def min_gru_backward(  # type: ignore[no-untyped-def]
 
     :param hidden: what that left
     :param grad_outputs: ``[n, steps, hidden]``
-    :param grad_h: gradient of the last state, ``[n, hidden]``; that of the state which entered
-        step 0 afterwards
+    :param grad_h: output, gradient of the state that entered step 0, ``[n, hidden]``; zeros before
     :param grad_gates: output, gradient of the pre-activation of ``update`` and of what is new,
         ``[n, steps, 2 * hidden]``
     """
@@ -112,8 +111,8 @@ def lru_backward(  # type: ignore[no-untyped-def]
 
     :param hidden: what that left
     :param grad_outputs: ``[n, steps, 2 * size]``
-    :param grad_h: gradient of the last state, ``[n, 2 * size]``; that of the state which entered
-        step 0 afterwards
+    :param grad_h: output, gradient of the state that entered step 0, ``[n, 2 * size]``; zeros
+        before
     :param grad_added: output, ``[n, steps, 2 * size]``
     :param grad_factor: output, each row's part of it, ``[n, 2 * size]``
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch as th
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, glu, linear
 
 from thrust_pomdp.arguments import check_count, check_finite_number
 from thrust_pomdp.errors import ArgumentError
@@ -42,14 +42,13 @@ class LRULayer(ScannedLayer):
         r_max: float,
         max_phase: float,
     ) -> None:
-        super().__init__(input_size, hidden_size, is_first)
+        super().__init__(input_size, is_first)
         squared = th.rand(state_size, dtype=th.float64) * (r_max**2 - r_min**2) + r_min**2
         squared = squared.clamp(_LEAST, 1 - _LEAST)
         phase = max_phase * (1 - th.rand(state_size, dtype=th.float64))
-        dtype = self.mix.weight.dtype
 
         def parameter(numbers: th.Tensor) -> nn.Parameter:
-            return nn.Parameter(numbers.to(dtype))
+            return nn.Parameter(numbers.to(th.get_default_dtype()))
 
         self.nu_log = parameter((-0.5 * squared.log()).log())
         self.theta_log = parameter(phase.log())
@@ -60,6 +59,8 @@ class LRULayer(ScannedLayer):
         nn.init.normal_(self.tell.weight, std=1 / math.sqrt(state_size))
         self.direct = nn.Linear(input_size, hidden_size, bias=False)
         nn.init.normal_(self.direct.weight, std=1 / math.sqrt(input_size))
+        self.mix = nn.Linear(hidden_size, 2 * hidden_size)
+        self.skip = nn.Linear(input_size, hidden_size) if is_first else nn.Identity()
 
     def factor(self) -> th.Tensor:
         """Return what the state is multiplied by, of size below 1 whatever the weights are."""
@@ -70,43 +71,42 @@ class LRULayer(ScannedLayer):
         """Return the weights of what is added to the state, ``[2 * state_size, input_size]``."""
         return self.gamma_log.exp().repeat(2)[:, None] * self.enter
 
-    def _told(self, state: th.Tensor, inputs: th.Tensor) -> th.Tensor:
-        told: th.Tensor = self.tell(state) + self.direct(inputs)
-        return told
+    def recall(self, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return the state after one step."""
+        return complex_product(self.factor(), state) + linear(read, self.entering())
 
-    def recall(self, inputs: th.Tensor, state: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        """Do one step."""
-        state = complex_product(self.factor(), state) + linear(inputs, self.entering())
-        return self._told(state, inputs), state
-
-    def recall_windows(
-        self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """Run whole windows."""
-        factor, added = self.factor(), linear(inputs, self.entering()).contiguous()
+    def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
+        """Return the state after each step of whole windows."""
+        factor, added = self.factor(), linear(read, self.entering()).contiguous()
         entering = state.contiguous()
         kernels = scan_kernels(factor, added, entering)
         if kernels is not None:
-            hidden, state = LRURows.apply(kernels, factor, added, starts, entering)  # type: ignore[no-untyped-call]
-        else:
-            hidden = scan(factor.expand_as(added), added, starts, entering, complex_product)
-            state = hidden[:, -1]
-        return self._told(hidden, inputs), state
+            states: th.Tensor = LRURows.apply(kernels, factor, added, starts, entering)  # type: ignore[no-untyped-call]
+            return states
+        return scan(factor.expand_as(added), added, starts, entering, complex_product)
+
+    def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return what is read of the state, through a gated linear unit, beside the inputs."""
+        shown = gelu(self.tell(state) + self.direct(read), approximate="tanh")
+        output: th.Tensor = self.skip(inputs) + glu(self.mix(shown))
+        return output
 
 
 @known
 class LRU(ScannedMemory):
     """A memory of fading oscillations, each with a half-life and a frequency of its own.
 
-    Of each layer, with the features (of later layers what the one before told) ``x`` and complex
-    ``lambda``, ``B`` and ``C``::
+    Of each layer, with the features ``x`` and complex ``lambda``, ``B`` and ``C``::
 
-        lambda = exp(-exp(nu) + i exp(theta))          never larger than 1
+        lambda = exp(-exp(nu) + i exp(theta))                     never larger than 1
         h = lambda h + exp(gamma) B x
-        y = Re(C h) + D x
+        y = skip(x) + GLU(W GELU(Re(C h) + D x) + b)
 
-    and around it what :mod:`thrust_pomdp.recurrent.scanned` draws. First, ``lambda`` is uniform on
-    a ring, and ``gamma`` such that states are as large whatever their half-life.
+    At first ``lambda`` is uniform on a ring, and ``gamma`` such that states are equally large
+    whatever their half-life. What stands around the recurrence is the paper's block (its section 3,
+    appendix): the state changes linearly, so what is not linear has to come behind. The skip of the
+    first layer is a linear map to its size; later ones add ``x`` itself and read
+    ``LayerNorm(x)``.
 
     >>> from thrust_pomdp.recurrent import LRU
     >>> memory, starts = LRU(3, 8), th.zeros(2, 5, dtype=th.bool)

@@ -22,41 +22,53 @@ class MinGRULayer(ScannedLayer):
     """One layer of a :class:`MinGRU`."""
 
     def __init__(self, input_size: int, hidden_size: int, is_first: bool) -> None:
-        super().__init__(input_size, hidden_size, is_first)
+        super().__init__(input_size, is_first)
         self.gates = nn.Linear(input_size, 2 * hidden_size)
 
-    def recall(self, inputs: th.Tensor, state: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        """Do one step."""
-        chosen, new = self.gates(inputs).chunk(2, dim=-1)
-        state = (-chosen).sigmoid() * state + chosen.sigmoid() * new
-        return state, state
+    def recall(self, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return the state after one step."""
+        gates: th.Tensor = self.gates(read)
+        chosen, new = gates.chunk(2, dim=-1)
+        return (-chosen).sigmoid() * state + chosen.sigmoid() * new
 
-    def recall_windows(
-        self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """Run whole windows."""
-        gates, entering = self.gates(inputs).contiguous(), state.contiguous()
+    def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
+        """Return the state after each step of whole windows."""
+        gates, entering = self.gates(read).contiguous(), state.contiguous()
         kernels = scan_kernels(gates, entering)
         if kernels is not None:
-            hidden, state = MinGRURows.apply(kernels, gates, starts, entering)  # type: ignore[no-untyped-call]
-            return hidden, state
+            states: th.Tensor = MinGRURows.apply(kernels, gates, starts, entering)  # type: ignore[no-untyped-call]
+            return states
         chosen, new = gates.chunk(2, dim=-1)
-        hidden = scan((-chosen).sigmoid(), chosen.sigmoid() * new, starts, entering)
-        return hidden, hidden[:, -1]
+        return scan((-chosen).sigmoid(), chosen.sigmoid() * new, starts, entering)
+
+    def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return the state; of a later layer together with what it was given."""
+        return state if self.is_first else inputs + state
 
 
 @known
 class MinGRU(ScannedMemory):
     """A memory that averages what it reads, by shares that it chooses from what it reads.
 
-    Of each layer, with the features (of later layers what the one before told) ``x``::
+    Of the first layer, with the features ``x``::
 
         z = sigmoid(W_z x + b_z)
         h = (1 - z) h + z (W_h x + b_h)
+        y = h
 
-    and around it what :mod:`thrust_pomdp.recurrent.scanned` draws. This is the paper's plain form:
-    its logarithmic one is for scans that divide by a cumulative product, and needs positive states.
-    The scan here never divides, so that float32 will do for windows of any length.
+    and of later ones, as in the paper with layer normalisation before and the inputs added behind::
+
+        x' = LayerNorm(x),   z and h of x' likewise,   y = x + h
+
+    The multilayer perceptron that the paper puts behind is the policy's: ``net_arch``.
+
+    This is the paper's plain form: its logarithmic one is for scans that divide by a cumulative
+    product, and needs positive states. The scan here never divides, so that float32 will do for
+    windows of any length.
+
+    .. warning:: A gate that does not see the state can neither count nor take turns: what is
+        remembered only fades. Where that is needed, as for predicting a swinging pole through blank
+        frames, take :class:`LRU`, or torch's LSTM and GRU.
 
     >>> from thrust_pomdp.recurrent import MinGRU
     >>> memory, starts = MinGRU(3, 8), th.zeros(2, 5, dtype=th.bool)

@@ -1,4 +1,6 @@
-"""A recurrence that is linear in its state, over whole windows at once, with exact resets::
+"""A recurrence that is linear in its state, over whole windows at once, with exact resets.
+
+::
 
     state[t] = keep[t] * state[t - 1] + added[t]        (nothing is kept where an episode starts)
 
@@ -75,10 +77,7 @@ def _scan(keep: th.Tensor, added: th.Tensor, flags: th.Tensor, product: Product)
     n_steps = added.shape[1]
     block = min(_BLOCK, n_steps)
     missing = -n_steps % block
-    keep, added, flags = (
-        (pad(part, (0, 0, 0, missing)) if missing else part).unflatten(1, (-1, block))
-        for part in (keep, added, flags)
-    )
+    keep, added, flags = (_in_blocks(part, block, missing) for part in (keep, added, flags))
     starts, kept, states = [flags[:, :, 0]], [keep[:, :, 0]], [added[:, :, 0]]
     for step in range(1, block):
         flag = flags[:, :, step]
@@ -95,3 +94,9 @@ def _scan(keep: th.Tensor, added: th.Tensor, flags: th.Tensor, product: Product)
     carried = product(th.stack(kept, dim=2), entering[:, :, None])
     carried = carried.masked_fill(th.stack(starts, dim=2), 0.0)
     return (inside + carried).flatten(1, 2)[:, :n_steps]
+
+
+def _in_blocks(part: th.Tensor, block: int, missing: int) -> th.Tensor:
+    """Divide ``[n_seq, n_steps, size]`` into ``[n_seq, n_blocks, block, size]``, zeros behind."""
+    filled = pad(part, (0, 0, 0, missing)) if missing else part
+    return filled.reshape(filled.shape[0], -1, block, filled.shape[2])

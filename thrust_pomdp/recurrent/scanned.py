@@ -1,18 +1,9 @@
-"""Memories whose state changes linearly, and what stands around such a recurrence.
+"""Memories whose state changes linearly: what they have in common.
 
 A recurrence that is linear in its state runs over all steps of a window at once
-(:mod:`thrust_pomdp.recurrent.scan`), and is no good alone: what is not linear has to stand beside
-it. Both papers that :class:`~thrust_pomdp.recurrent.MinGRU` and
-:class:`~thrust_pomdp.recurrent.LRU` are from use residual layers, and so do these, alike::
-
-    features ---- (norm) ---- recurrence ---- GELU ---- linear ---- GLU ---- + ---- output
-          \\-------------------------- skip --------------------------------/
-
-The first layer reads the features as they are, since layer normalisation would take the size from
-few numbers; there the skip is a linear map to the layer's size. In later ones the skip is the
-identity. GELU, gated linear unit and skip are those of the LRU's authors (Orvieto et al. 2023,
-https://arxiv.org/abs/2303.06349, section 3); Feng et al. 2024 (https://arxiv.org/abs/2410.01201,
-appendix) put a multilayer perceptron in the place of GELU and GLU.
+(:mod:`thrust_pomdp.recurrent.scan`). Layers of such recurrences are residual, with layer
+normalisation before each but the first: this one reads the features as they are, since
+normalising would take the size from few numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +14,6 @@ from typing import Any
 
 import torch as th
 from torch import nn
-from torch.nn.functional import gelu, glu
 
 from thrust_pomdp import gate
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
@@ -31,51 +21,53 @@ from thrust_pomdp.recurrent.sequences import LSTMState
 
 
 class ScannedLayer(nn.Module):
-    """One residual layer around a recurrence.
+    """One layer: a recurrence, and what is told of it.
 
     :param input_size: numbers that it reads
-    :param hidden_size: numbers that it tells
     :param is_first: whether it reads the features
     """
 
-    def __init__(self, input_size: int, hidden_size: int, is_first: bool) -> None:
+    def __init__(self, input_size: int, is_first: bool) -> None:
         super().__init__()
+        self.is_first = is_first
         self.norm = nn.Identity() if is_first else nn.LayerNorm(input_size)
-        self.skip = nn.Linear(input_size, hidden_size) if is_first else nn.Identity()
-        self.mix = nn.Linear(hidden_size, 2 * hidden_size)
 
-    def recall(self, inputs: th.Tensor, state: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        """Do one step of the recurrence.
+    def recall(self, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return the state after one step.
 
-        :param inputs: ``[n_envs, input_size]``
-        :param state: ``[n_envs, state]``
-        :return: what it tells, ``[n_envs, hidden_size]``, and the state after the step
+        :param read: what the recurrence reads, ``[n_envs, input_size]``
+        :param state: before the step, ``[n_envs, state]``
         """
         raise NotImplementedError
 
-    def recall_windows(
-        self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """Run the recurrence over whole windows.
+    def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
+        """Return the state after each step of whole windows, ``[n_seq, n_steps, state]``.
 
-        :param inputs: ``[n_seq, n_steps, input_size]``
+        :param read: ``[n_seq, n_steps, input_size]``
         :param state: that enters, ``[n_seq, state]``
         :param starts: ``[n_seq, n_steps]``, bool
-        :return: what it tells, ``[n_seq, n_steps, hidden_size]``, and the last state
+        """
+        raise NotImplementedError
+
+    def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Return what a layer tells in a step or in many, ``[..., hidden_size]``.
+
+        :param inputs: ``[..., input_size]``
+        :param read: these normalised
+        :param state: after the step, ``[..., state]``
         """
         raise NotImplementedError
 
     def forward(
         self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor | None = None
     ) -> tuple[th.Tensor, th.Tensor]:
-        """Run one step, or windows where ``starts`` are given; returns output and state."""
+        """Run one step, or windows where ``starts`` are given; returns output and last state."""
         read = self.norm(inputs)
         if starts is None:
-            told, state = self.recall(read, state)
-        else:
-            told, state = self.recall_windows(read, state, starts)
-        output: th.Tensor = self.skip(inputs) + glu(self.mix(gelu(told, approximate="tanh")))
-        return output, state
+            state = self.recall(read, state)
+            return self.told(inputs, read, state), state
+        states = self.recall_windows(read, state, starts)
+        return self.told(inputs, read, states), states[:, -1]
 
 
 class ScannedMemory(Memory):
@@ -132,7 +124,7 @@ class ScannedMemory(Memory):
         for layer in self.layers:
             known = next((cls for cls in type(layer).__mro__ if cls in _KNOWN), None)
             if reason is None and known is not None:
-                reason = gate.against_methods(layer, ("forward", "recall"), known)
+                reason = gate.against_methods(layer, ("forward", "recall", "told"), known)
         return reason
 
 
