@@ -31,6 +31,7 @@ from thrust_pomdp import (
     VecPreviousReward,
     VecPrivilegedInfo,
 )
+from thrust_pomdp.recurrent import LRU, MinGRU
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -73,6 +74,14 @@ CASES: dict[str, Case] = {
     "three layers of gru": Case(policy_kwargs={"rnn_class": nn.GRU, "n_lstm_layers": 3}),
     "gru": Case(layers=EVERYTHING, policy_kwargs={"rnn_class": nn.GRU}),
     "rnn": Case(layers=("normalize",), policy_kwargs={"rnn_class": nn.RNN}),
+    "min gru": Case(layers=EVERYTHING, policy_kwargs={"rnn_class": MinGRU}),
+    "two layers of min gru": Case(policy_kwargs={"rnn_class": MinGRU, "n_lstm_layers": 2}),
+    "lru": Case(layers=EVERYTHING, policy_kwargs={"rnn_class": LRU}),
+    "two layers of lru": Case(
+        policy_kwargs={
+            "rnn_class": LRU, "n_lstm_layers": 2, "lstm_kwargs": {"state_size": 5, "r_max": 0.9}
+        },
+    ),
     "relu rnn": Case(
         policy_kwargs={"rnn_class": nn.RNN, "lstm_kwargs": {"nonlinearity": "relu"}},
     ),

@@ -40,6 +40,7 @@ static inline int32_t @_choice(const float *x, int n, const uint8_t *mask, const
 
 #: Activations of a number ``x``; ``{slope}`` where there is one.
 _ACTIVATIONS = {
+    "gelu": "0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)))",
     "tanh": "tanhf(x)",
     "relu": "x > 0.0f ? x : 0.0f",
     "sigmoid": "@_sigmoid(x)",
@@ -235,6 +236,38 @@ def _rnn(program: Program, op: Operation) -> Lines:
     ]
 
 
+def _add(program: Program, op: Operation) -> Lines:
+    (left, right), (y,) = op.inputs, op.outputs
+    return [_each(_size(program, y), f"{y}[i] = {left}[i] + {right}[i];")]
+
+
+def _glu(program: Program, op: Operation) -> Lines:
+    (x,), (y,) = op.inputs, op.outputs
+    size = _size(program, y)
+    return [_each(size, f"{y}[i] = {x}[i] * @_sigmoid({x}[i + {size}]);")]
+
+
+def _min_gru(program: Program, op: Operation) -> Lines:
+    (gates, before), (h,) = op.inputs, op.outputs
+    size = _size(program, h)
+    kept = f"@_sigmoid(-{gates}[i]) * {before}[i]"
+    added = f"@_sigmoid({gates}[i]) * {gates}[i + {size}]"
+    return [_each(size, f"{h}[i] = {kept} + {added};")]
+
+
+def _lru(program: Program, op: Operation) -> Lines:
+    (added, before), (h,) = op.inputs, op.outputs
+    size = _size(program, h) // 2
+    a, b = f"@_{op.arrays['factor']}[i]", f"@_{op.arrays['factor']}[i + {size}]"
+    c, d = f"{before}[i]", f"{before}[i + {size}]"
+    return [
+        f"for (int i = 0; i < {size}; i++) {{",
+        f"    {h}[i] = {a} * {c} - {b} * {d} + {added}[i];",
+        f"    {h}[i + {size}] = {a} * {d} + {b} * {c} + {added}[i + {size}];",
+        "}",
+    ]
+
+
 def _layer_norm(program: Program, op: Operation) -> Lines:
     (x,), (y,) = op.inputs, op.outputs
     size = _size(program, y)
@@ -297,6 +330,7 @@ def _scale(program: Program, op: Operation) -> Lines:
 
 _OPERATIONS: dict[str, Callable[[Program, Operation], Lines]] = {
     "activation": _activation,
+    "add": _add,
     "bits": _bits,
     "blank": _blank,
     "cast": _map("(float)x"),
@@ -310,9 +344,12 @@ _OPERATIONS: dict[str, Callable[[Program, Operation], Lines]] = {
     "divide": _map("x / {by}"),
     "flatten": _map("x"),
     "gaussian": _gaussian,
+    "glu": _glu,
     "gru": _gru,
     "layer_norm": _layer_norm,
+    "lru": _lru,
     "lstm": _lstm,
+    "min_gru": _min_gru,
     "normalize": _normalize,
     "one_hot": _one_hot,
     "reset": _reset,

@@ -19,12 +19,12 @@ from torch import nn
 
 from thrust_pomdp import gate
 from thrust_pomdp.deploy.action_parts import emit_action, emit_previous_action
+from thrust_pomdp.deploy.memory_parts import emit_memory
 from thrust_pomdp.deploy.network_parts import (
     Parts,
     emit_cast,
     emit_concat,
     emit_features,
-    emit_memory,
     emit_module,
     emit_preprocessed,
     emit_reset,

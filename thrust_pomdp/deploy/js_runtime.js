@@ -41,6 +41,7 @@ function choice(logits, mask, noise) {
 }
 
 const ACTIVATIONS = {
+  gelu: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
   tanh: (x) => Math.tanh(x),
   relu: (x) => Math.max(x, 0),
   sigmoid,
@@ -128,6 +129,23 @@ function rnn(inputs, w, o) {
   return ih.map((number, i) => ACTIVATIONS[o.function](number + hh[i]));
 }
 
+function glu([x]) {
+  const n = x.length / 2;
+  return x.slice(0, n).map((shown, i) => shown * sigmoid(x[n + i]));
+}
+
+function minGru([gates, h]) {
+  const n = h.length;
+  return h.map((before, i) => sigmoid(-gates[i]) * before + sigmoid(gates[i]) * gates[n + i]);
+}
+
+function lru([added, h], w) {
+  const f = w.factor, n = h.length / 2;
+  return h.map((before, i) => added[i] + (i < n
+    ? f[i] * before - f[n + i] * h[n + i]
+    : f[i - n] * before + f[i] * h[i - n]));
+}
+
 function choices([x, noise, masks], w, o) {
   let first = 0;
   return o.sizes.map((length, place) => {
@@ -148,6 +166,7 @@ function bits([x, noise, masks]) {
 }
 
 const OPERATIONS = {
+  add: ([x, y]) => x.map((number, i) => number + y[i]),
   activation: ([x], w, o) => x.map((number) => ACTIVATIONS[o.function](number, o.slope)),
   bits,
   blank: ([x, flags], w) => (flags ? x.map((number, i) => (flags[i] ? w.blank[i] : number)) : x),
@@ -160,9 +179,12 @@ const OPERATIONS = {
   divide: ([x], w, o) => x.map((number) => number / o.by),
   flatten: ([x]) => x,
   gaussian: ([x, noise], w) => (noise ? x.map((mean, i) => mean + noise[i] * w.std[i]) : x),
+  glu,
   gru,
   layer_norm: layerNorm,
+  lru,
   lstm,
+  min_gru: minGru,
   normalize,
   one_hot: oneHot,
   reset: ([x, start]) => (start[0] ? new x.constructor(x.length) : x),

@@ -20,8 +20,6 @@ from thrust_pomdp import gate
 from thrust_pomdp.deploy.program import Program
 from thrust_pomdp.ppo.asymmetric_policy import KeysExtractor
 from thrust_pomdp.recurrent.encoder import Encoder
-from thrust_pomdp.recurrent.memory import memory_step, state_names
-from thrust_pomdp.recurrent.protocol import Memory
 
 #: Activations without options, by their class.
 ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -41,9 +39,6 @@ _EXTRACTORS = (Encoder, KeysExtractor, FlattenExtractor, NatureCNN, CombinedExtr
 
 for _cls in (*ACTIVATIONS, *_SLOPES, *_NOTHING, nn.Conv2d, nn.ModuleDict, *_EXTRACTORS):
     gate.remember(_cls)
-
-#: Names of states outside; those of a memory of a user's own are its parts'.
-_STATE = {"hidden": "h", "cell": "c"}
 
 Parts = dict[str | None, str]
 
@@ -66,28 +61,6 @@ class UsersModule(nn.Module):
         return output if output.ndim > 1 else output[None]
 
 
-class UsersMemory(nn.Module):
-    """One step of a memory that is no layer of torch's as it is.
-
-    :param users: the memory
-    """
-
-    def __init__(self, users: nn.Module) -> None:
-        super().__init__()
-        self.users = users
-
-    def forward(self, *values: th.Tensor) -> tuple[th.Tensor, ...]:
-        """Advance it.
-
-        :param values: features, whether an episode starts, and the states, each ``[n_envs,
-            n_layers, ...]``
-        """
-        features, start, *states = values
-        before = tuple(state.transpose(0, 1) for state in states)
-        output, after = memory_step(self.users, features, before, start)
-        return output, *(state.transpose(0, 1) for state in after)
-
-
 def emit_features(
     program: Program, extractor: nn.Module, parts: Parts, space: spaces.Space[Any]
 ) -> str:
@@ -96,7 +69,7 @@ def emit_features(
     :param parts: what it is shown, after SB3's preprocessing, by key
     :param space: of what it is shown
     """
-    if not _is_as_written(extractor, *_EXTRACTORS):
+    if not is_as_written(extractor, *_EXTRACTORS):
         return _users_extractor(program, extractor, parts)
     if isinstance(extractor, Encoder):
         features = emit_features(program, extractor.extractor, parts, space)
@@ -119,23 +92,25 @@ def emit_features(
     return emit_concat(program, features_of)
 
 
-def _is_as_written(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+def is_as_written(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Tell whether a module is of one of some classes, and computes what that was written to."""
     return gate.against_module(module, *kinds) is None
 
 
 def _users_extractor(program: Program, extractor: nn.Module, parts: Parts) -> str:
     keys = None if None in parts else [str(key) for key in parts]
     size = int(getattr(extractor, "features_dim"))  # noqa: B009 (no attribute of every module)
-    return _call(program, UsersModule(extractor, keys), list(parts.values()), [(size,)])[0]
+    return emit_call(program, UsersModule(extractor, keys), list(parts.values()), [(size,)])[0]
 
 
-def _call(
+def emit_call(
     program: Program,
     module: nn.Module,
     inputs: Sequence[str],
     shapes: Sequence[Sequence[int]],
     dtype: str | Sequence[str] = "float32",
 ) -> tuple[str, ...]:
+    """Add a call of a module of a user's own; return its outputs."""
     name = f"m{len(program.modules)}"
     program.modules[name] = module
     return program.add("module", inputs, shapes, dtype, module=name)
@@ -143,25 +118,25 @@ def _call(
 
 def emit_module(program: Program, module: nn.Module, value: str) -> str:
     """Add a module of one input and one output; return its output."""
-    if isinstance(module, nn.Sequential) and _is_as_written(module, nn.Sequential):
+    if isinstance(module, nn.Sequential) and is_as_written(module, nn.Sequential):
         for part in module:
             value = emit_module(program, part, value)
         return value
     shape = program.shapes[value]
-    if _is_as_written(module, *_NOTHING):
+    if is_as_written(module, *_NOTHING):
         return value  # dropout does nothing while acting
-    if isinstance(module, nn.Flatten) and _is_as_written(module, nn.Flatten):
+    if isinstance(module, nn.Flatten) and is_as_written(module, nn.Flatten):
         return emit_flat(program, value)
-    if isinstance(module, nn.Linear) and _is_as_written(module, nn.Linear) and len(shape) == 1:
+    if isinstance(module, nn.Linear) and is_as_written(module, nn.Linear) and len(shape) == 1:
         return _dense(program, module, value)
-    if isinstance(module, nn.LayerNorm) and _is_as_written(module, nn.LayerNorm):
+    if isinstance(module, nn.LayerNorm) and is_as_written(module, nn.LayerNorm):
         size = tuple(module.normalized_shape)
         if size == shape and len(shape) == 1:
             return _layer_norm(program, module, value)
     if isinstance(module, nn.Conv2d) and _is_plain_conv(module):
         return _conv(program, module, value)
     kinds = {**{cls: (kind, "") for cls, kind in ACTIVATIONS.items()}, **_SLOPES}
-    if type(module) in kinds and _is_as_written(module, *kinds):
+    if type(module) in kinds and is_as_written(module, *kinds):
         kind, slope = kinds[type(module)]
         options = {"slope": float(getattr(module, slope))} if slope else {}
         return emit_activation(program, value, kind, **options)
@@ -170,14 +145,14 @@ def emit_module(program: Program, module: nn.Module, value: str) -> str:
 
 def _is_plain_conv(module: nn.Conv2d) -> bool:
     plain = module.padding == (0, 0) and module.dilation == (1, 1) and module.groups == 1
-    return plain and _is_as_written(module, nn.Conv2d)
+    return plain and is_as_written(module, nn.Conv2d)
 
 
 def _users_module(program: Program, module: nn.Module, value: str) -> str:
     like = next(module.parameters(), th.empty(0))
     with th.no_grad():
         output = module(th.zeros(1, *program.shapes[value], dtype=th.float32, device=like.device))
-    return _call(program, UsersModule(module, None), [value], [output.shape[1:]])[0]
+    return emit_call(program, UsersModule(module, None), [value], [output.shape[1:]])[0]
 
 
 def weights_of(parameter: th.Tensor) -> Any:
@@ -270,67 +245,3 @@ def emit_preprocessed(
     if isinstance(space, spaces.Box) and normalize_images and is_image_space(space):
         return program.add("divide", [numbers], [program.shapes[numbers]], by=255.0)[0]
     return numbers
-
-
-def emit_memory(
-    program: Program, rnn: nn.Module, features: str, start: str, whose: str = "memory"
-) -> str:
-    """Add one step of a memory with its states; return what it gives.
-
-    :param whose: ``"memory"`` of the actor, or ``"critic"``
-    """
-    if gate.against_layer(rnn) is not None:
-        return _users_memory(program, rnn, features, start, whose)
-    layer: Any = rnn
-    kind = type(rnn).__name__.lower()
-    names = state_names(rnn)
-    shape = (int(layer.hidden_size),)
-    before: dict[str, list[str]] = {name: [] for name in names}
-    after: dict[str, list[str]] = {name: [] for name in names}
-    options = {"function": layer.nonlinearity} if kind == "rnn" else {}
-    output = features
-    for number in range(layer.num_layers):
-        parameters = gate.weight_names(number, layer.bias)
-        arrays = {
-            name.rpartition("_")[0]: program.array(weights_of(getattr(layer, name)))
-            for name in parameters
-        }
-        states = []
-        for name in names:
-            before[name].append(program.value(shape))
-            states.append(emit_reset(program, before[name][-1], start))
-        made = program.add(kind, [output, *states], [shape] * len(names), arrays=arrays, **options)
-        output = made[0]
-        for name, value in zip(names, made, strict=True):
-            after[name].append(value)
-    for name in names:
-        program.state(_state_name(name, whose), before[name], after[name], whose, True)
-    return output
-
-
-def _state_name(name: str, whose: str) -> str:
-    short = _STATE.get(name, name)
-    return short if whose == "memory" else f"{short}_{whose}"
-
-
-def _users_memory(program: Program, rnn: nn.Module, features: str, start: str, whose: str) -> str:
-    layer: Any = rnn
-    if isinstance(rnn, Memory):
-        zeros = rnn.initial_state(1)
-    else:
-        like = next(rnn.parameters(), th.empty(0))
-        zeros = (like.new_zeros(layer.num_layers, 1, layer.hidden_size),) * len(state_names(rnn))
-    # [n_layers, 1, *shape] of torch; the values here are [n_layers, *shape].
-    shapes = [(part.shape[0], *part.shape[2:]) for part in zeros]
-    dtypes = [str(part.dtype).removeprefix("torch.") for part in zeros]
-    before = list(map(program.value, shapes, dtypes))
-    output, *after = _call(
-        program,
-        UsersMemory(rnn),
-        [features, start, *before],
-        [(int(layer.hidden_size),), *shapes],
-        ["float32", *dtypes],
-    )
-    for name, old, new in zip(state_names(rnn), before, after, strict=True):
-        program.state(_state_name(name, whose), [old], [new], whose)
-    return output

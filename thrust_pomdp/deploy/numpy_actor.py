@@ -281,7 +281,14 @@ def _negative(x: Array) -> Any:
     return np.expm1(np.minimum(x, np.float32(0)))
 
 
+def _gelu(x: Array) -> Any:
+    # Of the two forms that there are the one by tanh: NumPy has no error function.
+    slope, cube = np.float32(0.7978845608028654), np.float32(0.044715)
+    return np.float32(0.5) * x * (np.float32(1) + np.tanh(slope * (x + cube * x * x * x)))
+
+
 _ACTIVATIONS: dict[str, Callable[[Array, Any], Any]] = {
+    "gelu": lambda x, o: _gelu(x),
     "tanh": lambda x, o: np.tanh(x),
     "relu": lambda x, o: np.maximum(x, np.float32(0)),
     "sigmoid": lambda x, o: _sigmoid(x),
@@ -333,6 +340,21 @@ def _rnn(x: list[Array], w: Weights, o: Any) -> Any:
     return _ACTIVATIONS[o["function"]](_gates(x[0], w, "ih") + _gates(x[1], w, "hh"), {})
 
 
+def _glu(x: list[Array], w: Weights, o: Any) -> Any:
+    shown, gate = np.split(x[0], 2, axis=1)
+    return shown * _sigmoid(gate)
+
+
+def _min_gru(x: list[Array], w: Weights, o: Any) -> Any:
+    gate, new = np.split(x[0], 2, axis=1)
+    return _sigmoid(-gate) * x[1] + _sigmoid(gate) * new
+
+
+def _lru(x: list[Array], w: Weights, o: Any) -> Any:
+    (a, b), (c, d) = np.split(w["factor"], 2), np.split(x[1], 2, axis=1)
+    return x[0] + np.concatenate((a * c - b * d, a * d + b * c), axis=1)
+
+
 def _chosen(logits: Array, uniform: Array | None) -> Any:
     if uniform is None:
         return logits.argmax(axis=1)
@@ -375,6 +397,7 @@ def _unscale(x: list[Array], w: Weights, o: Any) -> Any:
 
 
 _OPERATIONS: dict[str, Callable[[list[Array], Any, Any], Any]] = {
+    "add": lambda x, w, o: x[0] + x[1],
     "activation": lambda x, w, o: _ACTIVATIONS[o["function"]](x[0], o),
     "bits": _bits,
     "blank": _blank,
@@ -388,9 +411,12 @@ _OPERATIONS: dict[str, Callable[[list[Array], Any, Any], Any]] = {
     "divide": lambda x, w, o: x[0] / np.float32(o["by"]),
     "flatten": lambda x, w, o: x[0].reshape(len(x[0]), -1),
     "gaussian": _gaussian,
+    "glu": _glu,
     "gru": _gru,
     "layer_norm": _layer_norm,
+    "lru": _lru,
     "lstm": _lstm,
+    "min_gru": _min_gru,
     "normalize": _normalize,
     "one_hot": _one_hot,
     "reset": _reset,

@@ -20,8 +20,25 @@ def _activation(graph: GraphBuilder, op: Operation) -> None:
     if function == "silu":
         graph.node("Mul", [str(x), graph.node("Sigmoid", [str(x)])], op.outputs)
         return
+    if function == "gelu":
+        _gelu(graph, op)
+        return
     slope = {"alpha": op.options["slope"]} if "slope" in op.options else {}
     graph.node(_FUNCTIONS[function], [str(x)], op.outputs, **slope)
+
+
+def _gelu(graph: GraphBuilder, op: Operation) -> None:
+    # ONNX has an operator for it in later versions of its operators only.
+    x = str(op.inputs[0])
+
+    def times(left: str, right: str | float) -> str:
+        other = right if isinstance(right, str) else graph.constant(right, "float32")
+        return graph.node("Mul", [left, other])
+
+    inner = graph.node("Add", [x, times(times(times(x, x), x), 0.044715)])
+    bent = graph.node("Tanh", [times(inner, 0.7978845608028654)])
+    above = graph.node("Add", [bent, graph.constant(1.0, "float32")])
+    graph.node("Mul", [times(x, 0.5), above], op.outputs)
 
 
 def _blank(graph: GraphBuilder, op: Operation) -> None:
@@ -151,6 +168,37 @@ def _rnn(graph: GraphBuilder, op: Operation) -> None:
     graph.node(_FUNCTIONS[op.options["function"]], [total], op.outputs)
 
 
+def _add(graph: GraphBuilder, op: Operation) -> None:
+    graph.node("Add", list(map(str, op.inputs)), op.outputs)
+
+
+def _glu(graph: GraphBuilder, op: Operation) -> None:
+    shown, gate = _split(graph, str(op.inputs[0]), 2)
+    graph.node("Mul", [shown, graph.node("Sigmoid", [gate])], op.outputs)
+
+
+def _min_gru(graph: GraphBuilder, op: Operation) -> None:
+    gates, h = map(str, op.inputs)
+    gate, new = _split(graph, gates, 2)
+    keep = graph.node("Sigmoid", [graph.node("Neg", [gate])])
+    added = graph.node("Mul", [graph.node("Sigmoid", [gate]), new])
+    graph.node("Add", [graph.node("Mul", [keep, h]), added], op.outputs)
+
+
+def _lru(graph: GraphBuilder, op: Operation) -> None:
+    added, h = map(str, op.inputs)
+    a, b = np.split(graph.program.arrays[op.arrays["factor"]], 2)
+    c, d = _split(graph, h, 2)
+
+    def times(numbers: object, value: str) -> str:
+        return graph.node("Mul", [graph.constant(numbers, "float32"), value])
+
+    real = graph.node("Sub", [times(a, c), times(b, d)])
+    imaginary = graph.node("Add", [times(a, d), times(b, c)])
+    kept = graph.node("Concat", [real, imaginary], axis=1)
+    graph.node("Add", [kept, added], op.outputs)
+
+
 def _choices(graph: GraphBuilder, op: Operation) -> None:
     x, noise, masks = op.inputs
     logits, sizes = str(x), op.options["sizes"]
@@ -250,6 +298,7 @@ def _constant(graph: GraphBuilder, op: Operation) -> None:
 #: What adds an operation to a graph, by its kind.
 OPERATIONS: dict[str, Callable[[GraphBuilder, Operation], None]] = {
     "activation": _activation,
+    "add": _add,
     "bits": _bits,
     "blank": _blank,
     "cast": _cast,
@@ -262,9 +311,12 @@ OPERATIONS: dict[str, Callable[[GraphBuilder, Operation], None]] = {
     "divide": _divide,
     "flatten": _reshaped,
     "gaussian": _gaussian,
+    "glu": _glu,
     "gru": _gru,
     "layer_norm": _layer_norm,
+    "lru": _lru,
     "lstm": _lstm,
+    "min_gru": _min_gru,
     "module": lambda graph, op: graph.module(op),
     "normalize": _normalize,
     "one_hot": _one_hot,

@@ -64,7 +64,8 @@ RUNTIMES = {"numpy": in_numpy, "onnx": in_onnx, "c": in_c, "node": in_node}
 IS_THERE = {"numpy": True, "onnx": HAS_ONNX, "c": bool(COMPILERS), "node": NODE is not None}
 #: Those with every kind of operation.
 OF_EVERY_KIND = ["everything around", "gru", "encoder and layer norm", "torques", "stacked sensors",
-                 "masks of choices", "masks of bits", "zeros are blank", "squashed"]  # fmt: skip
+                 "masks of choices", "masks of bits", "zeros are blank", "squashed",
+                 "two layers of min gru", "two layers of lru"]  # fmt: skip
 #: Compiling takes long: all the others are compiled in the slow test.
 COMPILED = {*OF_EVERY_KIND, *list(CASES)[::4]}
 PAIRS = [
