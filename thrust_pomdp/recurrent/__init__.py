@@ -13,4 +13,4 @@ from thrust_pomdp.recurrent.lru import LRU
 from thrust_pomdp.recurrent.min_gru import MinGRU
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 
-__all__ = ["GTrXL", "LRU", "Memory", "MinGRU", "StatePart", "check_memory"]
+__all__ = ["LRU", "GTrXL", "Memory", "MinGRU", "StatePart", "check_memory"]
