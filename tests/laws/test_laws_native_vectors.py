@@ -28,6 +28,9 @@ CARTPOLE = st.fixed_dictionaries(
 LENGTH = st.fixed_dictionaries(
     {}, optional={"max_episode_length": st.integers(1, 30), "expose_state": st.booleans()}
 )
+CORRIDOR = st.fixed_dictionaries(
+    {}, optional={"corridor_length": st.integers(1, 6), "expose_state": st.booleans()}
+)
 #: Ids, and what may be said of them.
 KWARGS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "MaskedCartPole-v0": CARTPOLE,
@@ -40,9 +43,11 @@ KWARGS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         LENGTH,
         st.fixed_dictionaries({}, optional={"noise_sigma": st.sampled_from([0.0, 0.2, 3.0])}),
     ),
-    "TMaze-v0": st.fixed_dictionaries({}, optional={"corridor_length": st.integers(1, 6)}),
-    "ActiveTMaze-v0": st.fixed_dictionaries({}, optional={"corridor_length": st.integers(1, 6)}),
-    "POPGymRepeatPreviousEasy-v0": st.fixed_dictionaries({}, optional={"k": st.integers(1, 51)}),
+    "TMaze-v0": CORRIDOR,
+    "ActiveTMaze-v0": CORRIDOR,
+    "POPGymRepeatPreviousEasy-v0": st.fixed_dictionaries(
+        {}, optional={"k": st.integers(1, 51), "expose_state": st.booleans()}
+    ),
 }
 
 

@@ -589,6 +589,8 @@ class TestMaking:
             ("TMaze-v0", "corridor_length", "5"),
             ("TMaze-v0", "corridor_length", 2.5),
             ("ActiveTMaze-v0", "corridor_length", 0),
+            ("TMaze-v0", "expose_state", "no"),
+            ("POPGymRepeatPreviousEasy-v0", "expose_state", "no"),
             ("POPGymPositionOnlyCartPoleEasy-v0", "max_episode_length", "x"),
             ("POPGymNoisyPositionOnlyCartPoleEasy-v0", "noise_sigma", NAN),
             ("POPGymNoisyPositionOnlyCartPoleEasy-v0", "noise_sigma", "x"),

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.envs.repeat_previous_view import Scene, picture, text
 from thrust_pomdp.stateful import Names, StatefulEnv
 from thrust_pomdp.unmodified_classes import remember
@@ -76,6 +76,9 @@ class RepeatPreviousEnv(StatefulEnv, gym.Env[Observation, np.int64]):
     :param num_decks: decks of 52 cards that are shuffled together, >= 1
     :param k: which of the latest cards to name; 1 is the one on show, ``num_decks * 52 - 1`` the
         most
+    :param expose_state: add the true state as ``info["state"]``, float32 ``[8]``: the card on show
+        and the one that is asked for, zeros where none is; for critics that may know more than the
+        actor
     :param render_mode: ``None``, ``"ansi"`` (text) or ``"rgb_array"``; both show what is asked
     :raises ValueError: for a bad argument
 
@@ -101,9 +104,16 @@ class RepeatPreviousEnv(StatefulEnv, gym.Env[Observation, np.int64]):
         "render_modes": ["ansi", "rgb_array"],
         "render_fps": 4,
     }
-    _fixed_state: Names = ("num_decks", "k", "reward_scale")
+    _fixed_state: Names = ("num_decks", "k", "reward_scale", "expose_state")
 
-    def __init__(self, num_decks: int = 1, k: int = 4, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        num_decks: int = 1,
+        k: int = 4,
+        render_mode: str | None = None,
+        expose_state: bool = False,
+    ) -> None:
+        self.expose_state = check_flag("expose_state", expose_state)
         self.num_decks = check_count("num_decks", num_decks)
         n_cards = N_SUITS * CARDS_PER_SUIT * self.num_decks
         self.k = check_count("k", k)
@@ -136,7 +146,7 @@ class RepeatPreviousEnv(StatefulEnv, gym.Env[Observation, np.int64]):
         super().reset(seed=seed)
         self._suits = shuffled(self.np_random, len(self._suits))
         self._n_dealt, self._answer = 1, None
-        return self._observe(), {}
+        return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
         """Take an answer, and deal the next card.
@@ -154,11 +164,17 @@ class RepeatPreviousEnv(StatefulEnv, gym.Env[Observation, np.int64]):
             right = self._answer == self._suits[n_dealt - self.k]
             reward = self.reward_scale if right else -self.reward_scale
         self._n_dealt += 1
-        return self._observe(), reward, self._n_dealt == n_cards, False, {}
+        return self._observe(), reward, self._n_dealt == n_cards, False, self._info()
 
     def _observe(self) -> Observation:
         obs: Observation = _FRAMES[self._suits[self._n_dealt - 1]].copy()
         return obs
+
+    def _info(self) -> Info:
+        if not self.expose_state:
+            return {}
+        dealt = np.array([self._n_dealt])
+        return {"state": states_of(self._suits[None], dealt, self.k)[0]}
 
     def render(self) -> Any:
         """Draw the latest cards, what is asked, and the last answer; no random number is drawn.
@@ -194,6 +210,22 @@ def frames_of(suits: NDArray[np.int64]) -> Observation:
     [[0.0, 0.0, 1.0, 0.0]]
     """
     return _FRAMES.take(suits, axis=0)
+
+
+def states_of(suits: NDArray[np.int64], n_dealt: NDArray[np.int64], k: int) -> NDArray[np.float32]:
+    """Return the card on show and the one that is asked for, zeros where none is, ``[n, 8]``.
+
+    >>> states_of(np.array([[2, 3, 1]]), np.array([2]), k=2).tolist()
+    [[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]]
+
+    :param suits: in the order of dealing, ``[n, n_cards]``
+    :param n_dealt: how many are dealt, ``[n]``
+    :param k: which of the latest cards is asked for
+    """
+    rows = np.arange(len(suits))
+    asked = frames_of(suits[rows, n_dealt - k])
+    asked[n_dealt < k] = 0.0
+    return np.concatenate([frames_of(suits[rows, n_dealt - 1]), asked], axis=1)
 
 
 def check_no_options(options: dict[str, Any] | None) -> None:

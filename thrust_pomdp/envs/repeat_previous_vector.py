@@ -9,12 +9,20 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
-from thrust_pomdp.envs.native_vector import Actions, Flags, Indices, NativeVectorEnv, Observations
+from thrust_pomdp.envs.native_vector import (
+    Actions,
+    Flags,
+    Indices,
+    Infos,
+    NativeVectorEnv,
+    Observations,
+)
 from thrust_pomdp.envs.repeat_previous import (
     RepeatPreviousEnv,
     check_no_options,
     frames_of,
     shuffled,
+    states_of,
 )
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.unmodified_classes import remember
@@ -56,6 +64,7 @@ class RepeatPreviousVectorEnv(NativeVectorEnv):
     :param render_mode: None, ``"ansi"`` or ``"rgb_array"``
     :param autoreset_mode: ``"NextStep"`` or ``"SameStep"``, a string
     :param max_episode_steps: a time limit; None or -1 sets none
+    :param expose_state: add the true states as ``infos["state"]``, ``[num_envs, 8]`` float32
     :raises ValueError: for a bad argument
     """
 
@@ -76,8 +85,9 @@ class RepeatPreviousVectorEnv(NativeVectorEnv):
         render_mode: str | None = None,
         autoreset_mode: str = "NextStep",
         max_episode_steps: int | None = None,
+        expose_state: bool = False,
     ) -> None:
-        single = RepeatPreviousEnv(num_decks, k, render_mode)
+        single = RepeatPreviousEnv(num_decks, k, render_mode, expose_state)
         # Nothing is drawn ahead: how many draws a shuffle takes is up to the draws, so an
         # environment's generator could not be put back to where the single one's would be.
         super().__init__(
@@ -118,3 +128,10 @@ class RepeatPreviousVectorEnv(NativeVectorEnv):
     def _observe(self) -> Observations:
         newest = np.minimum(self.n_dealt, self._n_cards) - 1
         return frames_of(self.suits[self._envs_in_order, newest])
+
+    def _infos(self, mask: Flags) -> Infos:
+        if not self.single.expose_state:
+            return {}
+        dealt = np.minimum(self.n_dealt, self._n_cards)
+        states = states_of(self.suits, dealt, self._k)
+        return {"state": np.where(mask[:, None], states, np.float32(0)), "_state": mask.copy()}

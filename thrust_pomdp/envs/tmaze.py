@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count
+from thrust_pomdp.arguments import check_count, check_flag
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
 from thrust_pomdp.stateful import Names, StatefulEnv
 from thrust_pomdp.unmodified_classes import remember
@@ -80,6 +80,8 @@ class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
 
     :param corridor_length: steps from the cue to the junction, >= 1: for how many steps the cue is
         to be remembered
+    :param expose_state: add the true state as ``info["state"]``, float32 ``[3]``: what is seen,
+        with the cue in every cell; for critics that may know more than the actor
     :param render_mode: ``None``, ``"ansi"`` (text) or ``"rgb_array"``; both show where the goal is
     :raises ValueError: for a bad argument
 
@@ -109,10 +111,16 @@ class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
     }
     #: The cell in which an episode starts.
     first_cell = CUE_CELL
-    _fixed_state: Names = ("corridor_length",)
+    _fixed_state: Names = ("corridor_length", "expose_state")
 
-    def __init__(self, corridor_length: int = 10, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        corridor_length: int = 10,
+        render_mode: str | None = None,
+        expose_state: bool = False,
+    ) -> None:
         self.corridor_length = check_count("corridor_length", corridor_length)
+        self.expose_state = check_flag("expose_state", expose_state)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(
                 f"render_mode must be None or one of {self.metadata['render_modes']}, "
@@ -141,7 +149,7 @@ class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
         super().reset(seed=seed)
         self._cue = int(cue_of(self.np_random.random()))
         self._cell, self._turn = self.first_cell, None
-        return self._observe(), {}
+        return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
         """Walk on by one cell or, at the junction, turn.
@@ -158,10 +166,15 @@ class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
             self._turn = int(action)
             reward = 1.0 if (action == 1) == (self._cue == 1) else -1.0
         self._cell += int(stride(self._cell, action))
-        return self._observe(), reward, at_junction, False, {}
+        return self._observe(), reward, at_junction, False, self._info()
 
     def _observe(self) -> Observation:
         return observe(self._cell, self._cue, self.corridor_length)
+
+    def _info(self) -> Info:
+        if not self.expose_state:
+            return {}
+        return {"state": state_of(self._cell, self._cue, self.corridor_length)}
 
     def render(self) -> Any:
         """Draw the maze from above; no random number is drawn.
@@ -228,6 +241,8 @@ class ActiveTMazeEnv(TMazeEnv):
     ## Arguments
 
     :param corridor_length: steps from the cue, or from the crossroads, to the junction, >= 1
+    :param expose_state: add the true state as ``info["state"]``, float32 ``[3]``: what is seen,
+        with the cue in every cell; for critics that may know more than the actor
     :param render_mode: ``None``, ``"ansi"`` (text) or ``"rgb_array"``; both show where the goal is
     :raises ValueError: for a bad argument
 
@@ -275,6 +290,13 @@ def observe(cell: Any, cue: Any, corridor_length: int) -> Observation:
     obs[..., 1] = cell < corridor_length
     obs[..., 2] = cell >= corridor_length
     return obs
+
+
+def state_of(cell: Any, cue: Any, corridor_length: int) -> Observation:
+    """Return what would be seen if the cue were everywhere, ``[*cells, 3]`` float32."""
+    state = observe(cell, cue, corridor_length)
+    state[..., 0] = cue
+    return state
 
 
 def check_no_options(options: dict[str, Any] | None) -> None:

@@ -9,13 +9,21 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
-from thrust_pomdp.envs.native_vector import Actions, Flags, Indices, NativeVectorEnv, Observations
+from thrust_pomdp.envs.native_vector import (
+    Actions,
+    Flags,
+    Indices,
+    Infos,
+    NativeVectorEnv,
+    Observations,
+)
 from thrust_pomdp.envs.tmaze import (
     ActiveTMazeEnv,
     TMazeEnv,
     check_no_options,
     cue_of,
     observe,
+    state_of,
     stride,
 )
 from thrust_pomdp.stateful import Names
@@ -55,6 +63,7 @@ class TMazeVectorEnv(NativeVectorEnv):
     :param render_mode: None, ``"ansi"`` or ``"rgb_array"``
     :param autoreset_mode: ``"NextStep"`` or ``"SameStep"``, a string
     :param max_episode_steps: a time limit; None or -1 sets none
+    :param expose_state: add the true states as ``infos["state"]``, ``[num_envs, 3]`` float32
     :raises ValueError: for a bad argument
     """
 
@@ -74,8 +83,9 @@ class TMazeVectorEnv(NativeVectorEnv):
         render_mode: str | None = None,
         autoreset_mode: str = "NextStep",
         max_episode_steps: int | None = None,
+        expose_state: bool = False,
     ) -> None:
-        single = self.single_class(corridor_length, render_mode)
+        single = self.single_class(corridor_length, render_mode, expose_state)
         super().__init__(
             single, num_envs, autoreset_mode, max_episode_steps, (), np.random.Generator.random
         )
@@ -107,6 +117,12 @@ class TMazeVectorEnv(NativeVectorEnv):
     def _observe(self) -> Observations:
         return observe(self.cells, self.cues, self._corridor_length)
 
+    def _infos(self, mask: Flags) -> Infos:
+        if not self.single.expose_state:
+            return {}
+        states = state_of(self.cells, self.cues, self._corridor_length)
+        return {"state": np.where(mask[:, None], states, np.float32(0)), "_state": mask.copy()}
+
 
 @remember
 class ActiveTMazeVectorEnv(TMazeVectorEnv):
@@ -124,6 +140,7 @@ class ActiveTMazeVectorEnv(TMazeVectorEnv):
     :param render_mode: None, ``"ansi"`` or ``"rgb_array"``
     :param autoreset_mode: ``"NextStep"`` or ``"SameStep"``, a string
     :param max_episode_steps: a time limit; None or -1 sets none
+    :param expose_state: add the true states as ``infos["state"]``, ``[num_envs, 3]`` float32
     :raises ValueError: for a bad argument
     """
 

@@ -102,6 +102,18 @@ class TestTheGame:
         with pytest.raises(gym.error.ResetNeeded):
             env.step(0)
 
+    def test_who_sees_the_state_needs_no_memory(self) -> None:
+        env = RepeatPreviousEnv(k=7, expose_state=True)
+        for episode in range(3):
+            obs, info = env.reset(seed=episode)
+            total, over = 0.0, False
+            while not over:
+                assert info["state"][:4].tolist() == obs.tolist()
+                assert info["state"].dtype == np.float32
+                obs, reward, over, _, info = env.step(int(info["state"][4:].argmax()))
+                total += reward
+            assert total == pytest.approx(1.0)
+
     def test_sensors_blank_its_frames(self) -> None:
         env = thrust_pomdp.FlickerObservation(gym.make(EASY), 0.5)
         seen = [env.reset(seed=0)] + [env.step(0)[:5:4] for _ in range(40)]
@@ -192,7 +204,8 @@ class TestPicture:
 @pytest.mark.parametrize("mode", MODES)
 class TestVectorEqualsSynchronousVector:
     @pytest.mark.parametrize(
-        ("env_id", "kwargs"), [(EASY, {}), (EASY, {"k": 51}), (EASY, {"k": 1}), (HARD, {})]
+        ("env_id", "kwargs"),
+        [(EASY, {}), (EASY, {"k": 51, "expose_state": True}), (EASY, {"k": 1}), (HARD, {})],
     )
     def test_over_many_episodes(self, env_id: str, mode: str, kwargs: dict[str, Any]) -> None:
         ours, theirs = native(env_id, mode, **kwargs), synchronous(env_id, mode, **kwargs)

@@ -277,6 +277,21 @@ class TestPicture:
 
 
 @pytest.mark.parametrize("maze", CLASSES)
+def test_who_sees_the_state_needs_no_memory_and_no_look(maze: type[TMazeEnv]) -> None:
+    env = maze(4, expose_state=True)
+    for episode in range(6):
+        obs, info = env.reset(seed=episode)
+        reward, over = 0.0, False
+        while not over:
+            assert info["state"][1:].tolist() == obs[1:].tolist()
+            assert abs(info["state"][0]) == 1.0
+            at_junction = info["state"][2] == 1
+            action = int(info["state"][0] == 1) if at_junction else 0
+            obs, reward, over, _, info = env.step(action)
+        assert reward == 1.0
+
+
+@pytest.mark.parametrize("maze", CLASSES)
 class TestBadInput:
     @pytest.mark.parametrize(
         ("kwargs", "message"),
@@ -286,6 +301,7 @@ class TestBadInput:
             ({"corridor_length": 2.5}, "corridor_length must be a whole number, got 2.5"),
             ({"corridor_length": "ten"}, "corridor_length must be a whole number, got 'ten'"),
             ({"corridor_length": True}, "corridor_length must be at least 1, got True"),
+            ({"expose_state": 2}, "expose_state must be"),
             ({"render_mode": "human"}, "render_mode must be None or one of .* got 'human'"),
         ],
     )

@@ -28,7 +28,9 @@ IDS = ["TMaze-v0", "ActiveTMaze-v0"]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env_id", IDS)
 class TestEqualsSynchronousVector:
-    @pytest.mark.parametrize("kwargs", [{}, {"corridor_length": 1}, {"corridor_length": 4}])
+    @pytest.mark.parametrize(
+        "kwargs", [{}, {"corridor_length": 1}, {"corridor_length": 4, "expose_state": True}]
+    )
     def test_over_many_episodes(self, env_id: str, mode: str, kwargs: dict[str, Any]) -> None:
         ours, theirs = native(env_id, mode, **kwargs), synchronous(env_id, mode, **kwargs)
         assert_same_reset(ours, theirs, {"seed": 3})

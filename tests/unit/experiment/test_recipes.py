@@ -148,7 +148,7 @@ class TestArms:
             space = venv.observation_space
             assert (space if arm == "state" else space["state"]).shape == (4,)
 
-    @pytest.mark.parametrize("env_id", ["TMaze-v0", "Acrobot-v1"])
+    @pytest.mark.parametrize("env_id", ["Pendulum-v1", "Acrobot-v1"])
     def test_a_privileged_arm_is_refused_where_nothing_tells_the_state(self, env_id):
         arm = ARMS["lstm-prev-action-privileged"]
         with pytest.raises(ValueError, match="cannot take .* it takes no argument expose_state"):
