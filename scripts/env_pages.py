@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
 from thrust_pomdp.envs import FlickerLaw
 from thrust_pomdp.envs.registration import ENVIRONMENTS
@@ -223,13 +223,13 @@ def pages() -> dict[str, str]:
 
 def picture(env_id: str) -> np.ndarray:
     """Paint an id: a CartPole kept up for 70 steps and then until it is blank, or a maze."""
-    names = inspect.signature(load_env_creator(gym.spec(env_id).entry_point)).parameters
-    kwargs = {"expose_state": True} if "expose_state" in names else {}
+    is_cartpole = "CartPole" in env_id
+    kwargs = {"expose_state": True} if is_cartpole else {}
     env = gym.make(env_id, render_mode="rgb_array", **kwargs)
     _, info = env.reset(seed=0)
     steps = 0
-    while steps < (70 if kwargs else 3) or not info.get("blanked", True):
-        _, _, _, _, info = env.step(_balance(info["state"]) if kwargs else 0)
+    while steps < (70 if is_cartpole else 3) or not info.get("blanked", True):
+        _, _, _, _, info = env.step(_balance(info["state"]) if is_cartpole else 0)
         steps += 1
     return env.render()
 
