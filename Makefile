@@ -7,7 +7,7 @@ ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
-.PHONY: help demo test test-long lint format docs clean
+.PHONY: help demo test test-long test-demo lint format docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test: lint ## linters, types and all tests that are not marked slow or external
 # Other cases each time; what fails prints a program that repeats it. LAW_CASES=N: so many of each.
 test-long: $(VENV)/.dev ## the laws of tests/laws/ on more than 10,000 random cases
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/laws --hypothesis-profile=long $(ARGS)
+
+# Screenshots are left in build/demo/, to be looked at.
+test-demo: $(VENV)/.browser ## install Chromium and drive the page docs/demo in it
+	$(BIN)/python -m pytest -m external tests/unit/scripts/test_demo_in_browser.py $(ARGS)
 
 lint: $(VENV)/.dev ## what pre-commit runs: ruff's rules and format, mypy
 	$(BIN)/ruff check .
@@ -46,6 +50,13 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+# Debian's Chromium, or Playwright's where there is no apt or no right to use it.
+$(VENV)/.browser: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[dev,browser]'
+	command -v chromium chromium-browser google-chrome || apt-get install -y chromium || \
+		$(BIN)/playwright install chromium
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python

@@ -6,6 +6,7 @@ import inspect
 import operator
 import pkgutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -75,7 +76,19 @@ def skip(
     return True if inspect.isroutine(function) and theirs else None
 
 
+def copy_demo(app: Sphinx, error: Exception | None) -> None:
+    """Put the demo beside the pages; its link to a page is to the one that is built."""
+    page = Path(app.srcdir, "demo", "index.html")
+    if error is None and page.is_file():
+        copy = Path(app.outdir, "demo", "index.html")
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(
+            page.read_text("utf-8").replace("../tutorial.md", "../tutorial.html"), "utf-8"
+        )
+
+
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("missing-reference", resolve)
     app.connect("autodoc-skip-member", skip)
+    app.connect("build-finished", copy_demo)

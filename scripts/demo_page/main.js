@@ -13,7 +13,9 @@ import {
 const MOST_STEPS = 8;
 const BLIND_FRAMES = Math.round(1 / TAU);
 const THEMES = ["auto", "light", "dark"];
-const COLOURS = ["ink", "soft", "card", "line", "faint", "blank", "hatch", "memory", "memoryless", "you"];
+const COLOURS = [
+  "ink", "soft", "card", "line", "faint", "blank", "hatch", "band", "stroke", "memory", "memoryless", "you",
+];
 const NAMES = ["memory", "memoryless", "you"];
 
 const find = (id) => document.getElementById(id);

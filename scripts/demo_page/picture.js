@@ -9,6 +9,8 @@ const CART_WIDTH = 0.5;
 const CART_HEIGHT = 0.24;
 /** Steps in which a fallen pole comes to lie. */
 const FALL_TAKES = 10;
+/** Kept free above the pole: its limits, and a line of text. */
+const LABEL = 46;
 /** Between the lines of what is hatched, CSS pixels. */
 const HATCH = 9;
 
@@ -31,17 +33,17 @@ export class Sheet {
     this.hatching = null;
   }
 
-  /** Slanted lines for blank frames, as a pattern that is drawn once. */
-  hatch(colours) {
+  /** Slanted lines on a ground, as a pattern that is drawn once. */
+  hatch(colours, ground, line) {
     if (this.hatching?.colours === colours) return this.hatching.pattern;
     const ratio = globalThis.devicePixelRatio || 1;
     const tile = document.createElement("canvas");
     tile.width = tile.height = Math.round(HATCH * ratio);
     const context = tile.getContext("2d");
     context.scale(tile.width / HATCH, tile.width / HATCH);
-    context.fillStyle = colours.blank;
+    context.fillStyle = colours[ground];
     context.fillRect(0, 0, HATCH, HATCH);
-    context.strokeStyle = colours.hatch;
+    context.strokeStyle = colours[line];
     context.lineWidth = 1;
     context.beginPath();
     for (const x of [-HATCH, 0, HATCH]) {
@@ -61,7 +63,7 @@ function geometry(width, height) {
   const scale = width / WORLD;
   const ground = height - 16;
   const cartHeight = Math.max(CART_HEIGHT * scale, 11);
-  const pole = Math.min(ground - cartHeight - 30, 2.1 * scale);
+  const pole = Math.min(ground - cartHeight - LABEL, 2.1 * scale);
   return { scale, ground, cartHeight, pole, middle: width / 2 };
 }
 
@@ -180,7 +182,7 @@ export function drawStage(sheet, cart, look) {
   context.clearRect(0, 0, width, height);
   const isBlind = look.blanked && !cart.isFallen;
   if (isBlind) {
-    context.fillStyle = sheet.hatch(colours);
+    context.fillStyle = sheet.hatch(colours, "blank", "hatch");
     context.fillRect(0, 0, width, height);
   }
   drawTrack(context, shape, colours);
@@ -212,7 +214,7 @@ export function drawStrip(sheet, cart, look) {
   const at = (i) => left + (i + 0.5) * cell;
   const level = (angle) => height / 2 + ((height / 2 - 5) * angle) / FALLEN;
   context.clearRect(0, 0, width, height);
-  context.fillStyle = sheet.hatch(colours);
+  context.fillStyle = sheet.hatch(colours, "band", "stroke");
   for (let i = 0, run = 0; i < past.length; i += run) {
     run = 1;
     while (past[i + run]?.blanked === past[i].blanked) run++;

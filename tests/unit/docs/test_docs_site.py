@@ -107,6 +107,11 @@ class TestSite:
         assert f'id="{anchor}"' in html
         assert f'id="{PUBLIC[name]}"' in html
 
+    def test_has_the_demo_which_leads_to_the_tutorial(self, site: Path) -> None:
+        assert 'href="demo/index.html"' in (site / "index.html").read_text("utf-8")
+        (link,) = re.findall('<a href="([^"]*)"', (site / "demo/index.html").read_text("utf-8"))
+        assert (site / "demo" / link).read_text("utf-8").count("<h1>") == 1
+
     def test_needs_nothing_from_the_network(self, site: Path) -> None:
         for page in site.rglob("*.html"):
             text = page.read_text("utf-8")

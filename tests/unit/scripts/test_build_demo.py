@@ -48,6 +48,42 @@ class TestPage:
         assert (build_demo.PAGE.parent / link).is_file()
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance by WCAG 2.2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(one: str, other: str) -> float:
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
+class TestColours:
+    @pytest.fixture
+    def colours(self, theme):
+        style = (build_demo.SOURCES / "style.css").read_text("utf-8")
+        block = style.partition(f"\n{theme}" if "data" in theme else theme)[2].partition("}")[0]
+        return dict(re.findall(r"--(\w+): (#\w{6})", block))
+
+    def test_can_be_read(self, colours):
+        for text in ("ink", "soft"):
+            for ground in ("paper", "card", "blank"):
+                assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+        for name in ("memory", "memoryless", "you"):
+            assert contrast(colours[name], colours["card"]) >= 4.5, name
+
+    def test_a_blank_frame_is_no_flash(self, colours):
+        """WCAG 2.2, 2.3.1: a tenth of the most luminance, where the darker image is below .8."""
+        line = 1.41 / 9  # of the hatched area: width over distance, across
+        blank = (1 - line) * luminance(colours["blank"]) + line * luminance(colours["hatch"])
+        seen = luminance(colours["card"])
+        assert abs(blank - seen) < 0.1 or min(blank, seen) >= 0.8
+        assert contrast(colours["stroke"], colours["card"]) > 1.5
+
+
 @pytest.mark.parametrize(
     "line", ['import "./a.js";', 'export { a } from "./b.js";', "export default 1;"]
 )

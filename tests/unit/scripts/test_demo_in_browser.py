@@ -129,6 +129,23 @@ def test_fits_the_screen(opened, size, theme):
     assert page.locator(".pads").is_visible() == is_phone
 
 
+def test_the_picture_of_the_readme(opened):
+    """Left in build/demo/readme.png; docs/media/three-carts.png is one, in fewer colours."""
+    page = opened("#seed=7", reduced_motion="reduce", device_scale_factor=1.25)
+    page.keyboard.down("ArrowLeft")
+    page.keyboard.up("ArrowLeft")
+    for _ in range(100):
+        page.click("#step")
+        if scene(page, "blanked && demo.scene.carts.memoryless.fallenFor > 5"):
+            break
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    clip = {"x": 24, "y": 8, "width": 1232, "height": 640}
+    page.screenshot(path=PICTURES / "readme.png", clip=clip)
+    assert scene(page, "carts.memory.steps") < 100
+    assert scene(page, "carts.memory.falls") == 0
+    assert scene(page, "blanked && demo.scene.carts.memoryless.isFallen")
+
+
 def test_colours_can_be_chosen(opened):
     page = opened(color_scheme="dark")
     seen = []
