@@ -119,7 +119,8 @@ class BandAttention(nn.Module):
             return of.unfold(1, block + self.context - 1, block)
 
         # What is no number is seen by those that may see it, and by nobody else: zero times NaN.
-        spoilt = ~every.isfinite().all(dim=2)
+        # (A sum tells, twenty times as fast as asking all: these numbers come out of a norm.)
+        spoilt = ~every.sum(dim=2).isfinite()
         every = every.masked_fill(spoilt[:, :, None], 0.0)
         own = self.context - 1
         query = self.query(every[:, own:]).view(n, n_blocks, block, self.n_heads, self.head_size)
