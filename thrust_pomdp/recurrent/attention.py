@@ -1,9 +1,8 @@
 """Attention over the last steps of an episode, of one step and of whole windows (torch only).
 
 A step attends to itself and to the ``context - 1`` steps before it, as far as they are of its
-episode. :meth:`BandAttention.step` computes one of them; :meth:`BandAttention.windows` all of a
-window in blocks, so that time and memory grow with the length of the window and not with its
-square. Both give the same numbers.
+episode. :class:`BandAttention` computes one of them, or all of a window in blocks, so that time and
+memory grow with the length of the window and not with its square: the same numbers.
 
 Positions are relative, in the form of Transformer-XL (Z. Dai et al. 2019, arXiv 1901.02860, section
 3.3): what a query ``q`` makes of a step with key ``k`` and distance ``t`` is ``((q + u) k + (q + v)
@@ -16,7 +15,7 @@ import math
 
 import torch as th
 from torch import nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from thrust_pomdp.errors import ArgumentError
 
@@ -29,6 +28,9 @@ _NOBODYS = -2
 
 class BandAttention(nn.Module):
     """Multi-head attention in which a step sees a fixed number of steps up to itself.
+
+    It is called with what is to attend: the last of some steps, ``attention(steps, count,
+    distances)``, or all steps of windows, ``attention(steps, segments, distances, before)``.
 
     :param size: numbers of a step
     :param n_heads: heads, of ``size / n_heads`` numbers each
@@ -44,17 +46,31 @@ class BandAttention(nn.Module):
             )
         self.n_heads, self.head_size, self.context = n_heads, size // n_heads, context
         self.query = nn.Linear(size, size, bias=False)
-        self.key = nn.Linear(size, size, bias=False)
-        self.value = nn.Linear(size, size, bias=False)
+        # No layers: what attends alone has no keys and values for them to be called with.
+        self.key = nn.Parameter(th.empty(size, size))
+        self.value = nn.Parameter(th.empty(size, size))
         self.position = nn.Linear(size, size, bias=False)
         self.out = nn.Linear(size, size, bias=False)
-        for part in (self.query, self.key, self.value, self.position, self.out):
-            nn.init.xavier_uniform_(part.weight)
+        of_layers = [layer.weight for layer in (self.query, self.position, self.out)]
+        for weight in (self.key, self.value, *of_layers):
+            nn.init.xavier_uniform_(weight)
         #: Transformer-XL's ``u`` and ``v``.
         self.content_bias = nn.Parameter(th.zeros(n_heads, self.head_size))
         self.position_bias = nn.Parameter(th.zeros(n_heads, self.head_size))
 
-    def positions(self, distances: th.Tensor) -> th.Tensor:
+    def forward(
+        self,
+        steps: th.Tensor,
+        where: th.Tensor,
+        distances: th.Tensor,
+        before: th.Tensor | None = None,
+    ) -> th.Tensor:
+        """Let the last step attend, or all steps of windows where it is told what was before."""
+        if before is None:
+            return self._last(steps, where, distances)
+        return self._windows(before, steps, where, distances)
+
+    def _positions(self, distances: th.Tensor) -> th.Tensor:
         """Return what is learned of each distance, ``[n_heads, head_size, context]``.
 
         :param distances: what is told of them, from the farthest step to the step itself, as they
@@ -63,7 +79,7 @@ class BandAttention(nn.Module):
         learned: th.Tensor = self.position(distances)
         return learned.view(self.context, self.n_heads, self.head_size).permute(1, 2, 0)
 
-    def step(self, steps: th.Tensor, count: th.Tensor, distances: th.Tensor) -> th.Tensor:
+    def _last(self, steps: th.Tensor, count: th.Tensor, distances: th.Tensor) -> th.Tensor:
         """Let the last of some steps attend.
 
         Keys and values are never made: queries are turned into what they look for in the steps, and
@@ -71,23 +87,23 @@ class BandAttention(nn.Module):
 
         :param steps: ``[n, context, size]``, in time order
         :param count: how many steps before the last one are of its episode, ``[n]``
-        :param distances: as for :meth:`positions`
+        :param distances: as for :meth:`_positions`
         :return: ``[n, size]``
         """
         n, heads = len(steps), (self.n_heads, self.head_size)
         query = self.query(steps[:, -1]).view(n, *heads)
-        looked_for = _by_head(query + self.content_bias, self.key.weight.view(*heads, -1))
+        looked_for = _by_head(query + self.content_bias, self.key.view(*heads, -1))
         scores = looked_for @ steps.transpose(1, 2)
-        scores = scores + _by_head(query + self.position_bias, self.positions(distances))
+        scores = scores + _by_head(query + self.position_bias, self._positions(distances))
         age = th.arange(self.context - 1, -1, -1, device=steps.device)
         unseen = age > count[:, None]
         scores = (scores / math.sqrt(self.head_size)).masked_fill(unseen[:, None], -th.inf)
         seen = scores.softmax(dim=2) @ steps
-        values = _by_head(seen, self.value.weight.view(*heads, -1).transpose(1, 2))
+        values = _by_head(seen, self.value.view(*heads, -1).transpose(1, 2))
         attended: th.Tensor = self.out(values.reshape(n, -1))
         return attended
 
-    def windows(
+    def _windows(
         self, before: th.Tensor, steps: th.Tensor, segments: th.Tensor, distances: th.Tensor
     ) -> th.Tensor:
         """Let all steps of windows attend.
@@ -104,7 +120,7 @@ class BandAttention(nn.Module):
         :param steps: ``[n, n_steps, size]``
         :param segments: whole numbers of at least -1, equal where steps are of one episode,
             ``[n, context - 1 + n_steps]``
-        :param distances: as for :meth:`positions`
+        :param distances: as for :meth:`_positions`
         :return: ``[n, n_steps, size]``
         """
         n, n_steps, size = steps.shape
@@ -126,13 +142,13 @@ class BandAttention(nn.Module):
         query = self.query(every[:, own:]).view(n, n_blocks, block, self.n_heads, self.head_size)
         query = query.transpose(2, 3)
         heads = (n, -1, self.n_heads, self.head_size)
-        scores = (query + self.content_bias[:, None]) @ keys(self.key(every).view(heads))
-        by_distance = (query + self.position_bias[:, None]) @ self.positions(distances)
+        scores = (query + self.content_bias[:, None]) @ keys(linear(every, self.key).view(heads))
+        by_distance = (query + self.position_bias[:, None]) @ self._positions(distances)
         scores = scores + _as_band(by_distance)
         of_queries = segments[:, own:].view(n, n_blocks, block, 1)
         others = of_queries != keys(segments)[:, :, None]
         scores = (scores / math.sqrt(self.head_size)).masked_fill(others[:, :, None], -th.inf)
-        values = keys(self.value(every).view(heads)).transpose(-1, -2)
+        values = keys(linear(every, self.value).view(heads)).transpose(-1, -2)
         attended = (scores.softmax(dim=4) @ values).transpose(2, 3).reshape(n, -1, size)
         in_band = th.ones(block, self.context, dtype=th.bool, device=steps.device)
         seen = _as_band(in_band, False) & ~others & keys(spoilt)[:, :, None]

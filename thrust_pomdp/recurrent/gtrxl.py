@@ -99,9 +99,7 @@ class GTrXL(Memory):
             steps = th.cat((inputs[number], stream[:, None]), dim=1)
             kept.append(steps[:, 1:])
             seen = steps[:, self._n_kept + 1 - self.context :]
-            attended = layer.attention.step(
-                layer.attention_norm(seen), counts[number], self.distances
-            )
+            attended = layer.attention(layer.attention_norm(seen), counts[number], self.distances)
             stream = layer(stream, attended)
         return stream, (th.stack(kept), (counts + 1).clamp(max=self._n_kept))
 
@@ -123,9 +121,7 @@ class GTrXL(Memory):
             steps = th.cat((before, stream), dim=1)
             kept.append(th.where(is_kept[:, n_steps:, None], steps[:, n_steps:], 0.0))
             normed = layer.attention_norm(steps[:, self._n_kept - own :])
-            attended = layer.attention.windows(
-                normed[:, :own], normed[:, own:], segments, self.distances
-            )
+            attended = layer.attention(normed[:, own:], segments, self.distances, normed[:, :own])
             stream = layer(stream, attended)
         of_last = is_kept[:, self._n_kept :].sum(dim=1)
         counts = th.where(last[:, 0] == 0, counts + n_steps, of_last)

@@ -10,6 +10,7 @@ import pytest
 import torch as th
 from helpers import FirstPass, fixed_length_envs, ignore_resets, sharpen, zero_initial_state
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from thrust_pomdp import RecurrentPPO, make_vec_env
@@ -24,8 +25,8 @@ def one_number_attention(position_bias: float) -> BandAttention:
     """Keys and values are what is seen, which counts ``exp(ln 2 * key + position_bias * R)``."""
     attention = BandAttention(size=1, n_heads=1, context=3)
     with th.no_grad():
-        for part in attention.children():
-            part.weight.fill_(1.0)
+        for weight in attention.parameters():
+            weight.fill_(1.0)
         attention.query.weight.zero_()
         attention.content_bias.fill_(LN_2)
         attention.position_bias.fill_(position_bias)
@@ -51,20 +52,20 @@ class TestAttentionByHand:
     def test_three_steps_with_a_reset(self, position_bias: float, last: float) -> None:
         attention = one_number_attention(position_bias)
         segments = th.tensor([[-1, -1, 0, 1, 1]])
-        output = attention.windows(th.full((1, 2, 1), 9.0), self.STEPS, segments, DISTANCES)
+        output = attention(self.STEPS, segments, DISTANCES, th.full((1, 2, 1), 9.0))
         assert th.allclose(output.flatten(), th.tensor([5.0, 1.0, last]))
         for step, (seen, count, expected) in enumerate(
             [([0, 0, 5], 0, 5.0), ([0, 0, 1], 0, 1.0), ([0, 1, 2], 1, last)]
         ):
             steps = th.tensor(seen, dtype=th.float32).view(1, 3, 1)
-            output = attention.step(steps, th.tensor([count]), DISTANCES)
+            output = attention(steps, th.tensor([count]), DISTANCES)
             assert output.item() == pytest.approx(expected), step
 
     def test_without_one_the_first_step_counts_too(self) -> None:
         attention = one_number_attention(0.0)
         segments = th.tensor([[-1, 0, 0, 0, 0]])  # and a step before the window
         before = th.tensor([[[9.0], [3.0]]])
-        output = attention.windows(before, self.STEPS, segments, DISTANCES).flatten().tolist()
+        output = attention(self.STEPS, segments, DISTANCES, before).flatten().tolist()
         # Weights 2 ** step: 8 and 32; 8, 32 and 2; 32, 2 and 4, since a step sees three.
         expected = [(8 * 3 + 32 * 5) / 40, (8 * 3 + 32 * 5 + 2 * 1) / 42, (160 + 2 + 8) / 38]
         assert output == pytest.approx(expected)
@@ -138,13 +139,13 @@ def formulas(memory: GTrXL, features: np.ndarray, starts: np.ndarray) -> np.ndar
             for distance, x in enumerate(reversed(seen)):
                 angles = distance / 10_000 ** (2 * np.arange((hidden + 1) // 2) / hidden)
                 wave = np.concatenate([np.sin(angles), np.cos(angles)])[:hidden]
-                key = linear(x, f"{name}.key")[part]
+                key = (weights[f"{name}.key"] @ x)[part]
                 position = linear(wave, f"{name}.position")[part]
                 u, v = weights[f"{name}.content_bias"][head], weights[f"{name}.position_bias"][head]
                 score = (query[head] + u) @ key + (query[head] + v) @ position
                 scores.append(score / np.sqrt(size))
             counts = np.exp(scores) / np.exp(scores).sum()
-            values = [linear(x, f"{name}.value")[part] for x in reversed(seen)]
+            values = [(weights[f"{name}.value"] @ x)[part] for x in reversed(seen)]
             outputs.append(sum(c * v for c, v in zip(counts, values, strict=True)))
         return linear(np.concatenate(outputs), f"{name}.out")
 
@@ -252,6 +253,56 @@ class TestRefusals:
         env = fixed_length_envs(5)
         with pytest.raises(ValueError, match=message):
             RecurrentPPO("MlpLstmPolicy", env, n_steps=8, policy_kwargs=kwargs)
+
+
+def _hook(memory: GTrXL) -> None:
+    memory.layers[0].attention.register_forward_hook(lambda *args: 2 * args[2])
+
+
+def _hook_on_a_part(memory: GTrXL) -> None:
+    memory.layers[0].attention.query.register_forward_hook(lambda *args: 2 * args[2])
+
+
+def _prune(memory: GTrXL) -> None:
+    prune.l1_unstructured(memory.layers[0].attention, "key", amount=0.5)
+    with th.no_grad():
+        memory.layers[0].attention.key_orig.mul_(2)
+
+
+def _parametrize(memory: GTrXL) -> None:
+    parametrizations.weight_norm(memory.layers[0].attention, "value")
+    with th.no_grad():
+        memory.layers[0].attention.parametrizations.value.original0.mul_(2)
+
+
+def _other_norm(memory: GTrXL) -> None:
+    memory.layers[0].attention_norm = nn.Tanh()
+
+
+def _other_gate(memory: GTrXL) -> None:
+    class Sum(nn.Module):
+        def forward(self, stream, update):
+            return stream + update
+
+    memory.layers[0].attention_gate = memory.layers[0].mlp_gate = Sum()
+
+
+@pytest.mark.parametrize(
+    "change", [_hook, _hook_on_a_part, _prune, _parametrize, _other_norm, _other_gate]
+)
+@th.no_grad()
+def test_what_a_program_changes_changes_windows_and_steps_alike(change) -> None:
+    memory = make(context=9)
+    features = th.randn(2, 40, 3, dtype=th.float64)
+    starts = th.zeros(2, 40, dtype=th.bool)
+    starts[0, 15] = True
+    empty = memory.initial_state(2)
+    before, _ = memory(features, empty, starts)
+    change(memory)
+    windows, _ = memory(features, empty, starts)
+    steps, _ = Memory.windows(memory, features, empty, starts)
+    assert not th.allclose(windows, before, atol=1e-3)
+    assert th.allclose(windows, steps, rtol=0, atol=1e-11)
 
 
 class TestLongWindows:
