@@ -142,7 +142,7 @@ def _check_laws(
         raise AssertionError(f"{name}: {error}") from None
     except Exception as error:
         raise AssertionError(
-            f"{name} raises {type(error).__name__}{_place(error)}: {first_line(error)}"
+            f"{name} raises {type(error).__name__}{place_of(error)}: {first_line(error)}"
         ) from error
     broken = []
     for law in LAWS:
@@ -153,7 +153,7 @@ def _check_laws(
             broken.append(f"{_name(law)}: {error}")
         except Exception as error:
             kind = type(error).__name__
-            broken.append(f"{_name(law)}: it raises {kind}{_place(error)}: {first_line(error)}")
+            broken.append(f"{_name(law)}: it raises {kind}{place_of(error)}: {first_line(error)}")
     if broken:
         raise AssertionError(
             f"{name} breaks {len(broken)} of {len(LAWS)} laws of a memory (the first may explain "
@@ -186,8 +186,8 @@ def _returned(memory: nn.Module, features: th.Tensor, states: LSTMState, starts:
     return run_windows(memory, features, states, starts)
 
 
-def _place(error: BaseException) -> str:
-    """Say in which line of the user's an error came up."""
+def place_of(error: BaseException) -> str:
+    """Say in which line of the user's an error came up; nothing where in none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _LIBRARIES.search(frame.filename.replace(os.sep, "/"))]
     if not own:
