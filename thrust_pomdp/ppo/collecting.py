@@ -94,7 +94,7 @@ class CollectsWindows(OnPolicyAlgorithm):
             clipped_actions = self._actions_for_env(actions)
             new_obs, rewards, dones, infos = env.step(clipped_actions)
             check_finite_step(new_obs, rewards, n_steps + 1)
-            self.num_timesteps += env.num_envs
+            self.num_timesteps += self._envs_of_training(env)
 
             # Users' callbacks read these local names; they are sb3_contrib's.
             callback.update_locals(locals())
@@ -123,13 +123,8 @@ class CollectsWindows(OnPolicyAlgorithm):
             # What their loop over the environments leaves for the next step's callbacks.
             idx, done_ = env.num_envs - 1, dones[-1]
 
-        with th.no_grad():
-            # The memory carried up to the cut, also where the next window starts from zero.
-            values = self.policy.predict_values(
-                self._as_tensors(new_obs),
-                lstm_states.vf,
-                self._as_floats(dones),
-            )
+        # The memory carried up to the cut, also where the next window starts from zero.
+        values = self._final_values(new_obs, lstm_states, dones)
         check_finite_outputs(rollout_buffer)
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
@@ -137,6 +132,17 @@ class CollectsWindows(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _envs_of_training(self, env: VecEnv) -> int:
+        """Return of how many environments one step is a step of the training."""
+        return env.num_envs
+
+    def _final_values(self, obs: Any, states: RNNStates, dones: NDArray[Any]) -> th.Tensor:
+        """Return the values of the observations after the last step, ``[n_envs]``."""
+        with th.no_grad():
+            return self.policy.predict_values(
+                self._as_tensors(obs), states.vf, self._as_floats(dones)
+            )
 
     def _reset_matrices(self, n_envs: int) -> None:
         """Draw gSDE's exploration matrices anew, each from its environment's stream."""

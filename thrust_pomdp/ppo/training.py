@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch as th
@@ -64,7 +65,7 @@ class TrainsOnWindows(OnPolicyAlgorithm):
         for epoch in range(self.n_epochs):
             epoch_kls = []
             refresh = self.refresh_states and epoch > 0
-            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
+            for batch in self._minibatches(n_sequences, refresh):
                 losses = self._losses(batch, clip_range, clip_range_vf)
                 history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)
@@ -76,14 +77,22 @@ class TrainsOnWindows(OnPolicyAlgorithm):
                             f"{losses.approx_kl:.2f}"
                         )
                     break
-                self.policy.optimizer.zero_grad()
-                losses.loss.backward()  # type: ignore[no-untyped-call]
+                self._find_gradients(losses)
                 th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
             self._n_updates += 1
             if not continue_training:
                 break
         self._log_training(history, epoch_kls, clip_range, clip_range_vf)
+
+    def _minibatches(self, n_sequences: int | list[int], refresh: bool) -> Iterator[Any]:
+        """Yield the minibatches of one epoch."""
+        return minibatches(self.policy, self.rollout_buffer, n_sequences, refresh)
+
+    def _find_gradients(self, losses: Losses) -> None:
+        """Give the weights the gradients of a minibatch's loss."""
+        self.policy.optimizer.zero_grad()
+        losses.loss.backward()  # type: ignore[no-untyped-call]
 
     def _losses(
         self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
@@ -106,7 +115,6 @@ class TrainsOnWindows(OnPolicyAlgorithm):
         clip_range_vf: float | None,
     ) -> None:
         mean = Losses(*(th.stack(terms).mean() for terms in zip(*history, strict=True)))
-        buffer = self.rollout_buffer
         self.logger.record("train/entropy_loss", mean.entropy_loss.item())
         self.logger.record("train/policy_gradient_loss", mean.policy_loss.item())
         self.logger.record("train/value_loss", mean.value_loss.item())
@@ -115,13 +123,15 @@ class TrainsOnWindows(OnPolicyAlgorithm):
         if mean.auxiliary_loss:
             self.logger.record("train/auxiliary_loss", mean.auxiliary_loss.item())
         self.logger.record("train/loss", history[-1].loss.item())
-        self.logger.record(
-            "train/explained_variance",
-            explained_variance(buffer.values.flatten(), buffer.returns.flatten()),
-        )
+        self.logger.record("train/explained_variance", self._explained_variance())
         if hasattr(self.policy, "log_std"):
             self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", clip_range)
         if clip_range_vf is not None:
             self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    def _explained_variance(self) -> Any:
+        """Tell how much of the returns' variance the critic foretold."""
+        buffer = self.rollout_buffer
+        return explained_variance(buffer.values.flatten(), buffer.returns.flatten())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from gymnasium import spaces
@@ -129,18 +130,21 @@ class MaskableRecurrentPPO(RecurrentPPO):
         assert isinstance(
             rollout_buffer, (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
         )
-        layout = self.policy.mask_layout
+        return make_masked_step(self.policy, partial(self._next_masks, env, rollout_buffer))
 
+    def _next_masks(
+        self,
+        env: VecEnv,
+        buffer: MaskableRecurrentRolloutBuffer | MaskableRecurrentDictRolloutBuffer,
+    ) -> Masks:
+        """Ask the environments for the masks of the coming step, and keep them."""
         # Asked right before the action is drawn: after a reset the environment did by itself the
         # masks are those of the new episode's first frame, as the observation is.
-        def next_masks() -> Masks:
-            when = f" at step {rollout_buffer.pos} of the rollout"
-            masks = layout.checked(env.env_method(ACTION_MASKS), when)
-            rollout_buffer.keep_action_masks(masks)
-            self._last_masks = masks
-            return masks
-
-        return make_masked_step(self.policy, next_masks)
+        when = f" at step {buffer.pos} of the rollout"
+        masks = self.policy.mask_layout.checked(env.env_method(ACTION_MASKS), when)
+        buffer.keep_action_masks(masks)
+        self._last_masks = masks
+        return masks
 
     def _tell_more(self, callback: BaseCallback) -> None:
         # The names that callbacks written for sb3_contrib's MaskablePPO read.
