@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thrust_pomdp.checkpoint.training_checkpoint import TrainingCheckpoint
     from thrust_pomdp.deploy.stateful_actor import StatefulActor
     from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
+    from thrust_pomdp.ppo.averaging import AverageWeights
     from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
     from thrust_pomdp.ppo.maskable import (
         MaskableCnnLstmPolicy,
@@ -56,6 +57,7 @@ __version__ = "0.2.0.dev0"
 #: Public names and the modules they live in; loaded on first use.
 _LAZY = {
     "AsymmetricLstmPolicy": "ppo.asymmetric_policy",
+    "AverageWeights": "ppo.averaging",
     "CnnLstmPolicy": "ppo.policies",
     "ElementDropoutObservation": "wrappers",
     "ExposeObservation": "wrappers",
@@ -95,6 +97,7 @@ _LAZY = {
 
 __all__ = [
     "AsymmetricLstmPolicy",
+    "AverageWeights",
     "CnnLstmPolicy",
     "ElementDropoutObservation",
     "ExposeObservation",

@@ -31,7 +31,7 @@ from thrust_pomdp.errors import with_near_names
 #: Keys of a recipe that are about environments and budget, in rl-zoo's words where it has one.
 RUNNER_KEYS = frozenset(
     {"n_timesteps", "n_envs", "normalize", "reward_scale", "frame_stack", "previous_action",
-     "policy"}
+     "policy", "average_last"}
 )  # fmt: skip
 
 #: Arguments of SB3's PPO that a recipe may give.

@@ -23,6 +23,8 @@ Keys are the algorithm's arguments, and:
     show the last action (arms of your own; the arms here do or do not by what they are)
 ``policy``
     the policy's name; by default the one that fits the observations
+``average_last``
+    share of the steps at the end over whose updates weights are averaged, such as 0.2
 
 ``learning_rate``, ``clip_range`` and ``clip_range_vf`` may be ``lin_START``, which falls to 0, or
 ``lin_START_END``.
@@ -103,6 +105,8 @@ class Recipe:
     :param frame_stack: frames shown at once
     :param previous_action: whether the last action is shown
     :param policy: the policy's name; None for the one that fits the observations
+    :param average_last: share of the steps at the end over whose updates weights are averaged
+        (:class:`~thrust_pomdp.ppo.averaging.AverageWeights`); None for the last update's
     :param hyperparameters: arguments of the algorithm, schedules as text
     """
 
@@ -113,6 +117,7 @@ class Recipe:
     frame_stack: int = 1
     previous_action: bool = False
     policy: str | None = None
+    average_last: float | None = None
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -136,6 +141,7 @@ class Recipe:
             previous_action=arm.previous_action
             or check_flag("previous_action", mapping.get("previous_action", False)),
             policy=_policy(mapping.get("policy")),
+            average_last=_average_last(mapping.get("average_last")),
             hyperparameters=_hyperparameters(arm, others),
         )
 
@@ -158,7 +164,7 @@ class Recipe:
         """Return the recipe as an entry of a file: without what the arm decides."""
         fixed = RUNNER_KEYS - arm.recipe_keys
         mapping = self.as_mapping()
-        absent = {key for key in ("normalize", "policy") if mapping[key] is None}
+        absent = {k for k in ("normalize", "policy", "average_last") if mapping[k] is None}
         return {key: value for key, value in mapping.items() if key not in fixed | absent}
 
     def with_changes(self, arm: Arm, changes: Mapping[str, Any]) -> Recipe:
@@ -203,6 +209,15 @@ def _policy(value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value.isidentifier()):
         return value
     raise ValueError(f"policy must be the name of one, got {value!r}")
+
+
+def _average_last(value: Any) -> float | None:
+    if value is None:
+        return None
+    share = check_finite_number("average_last", parse_number(value))
+    if not 0 < share <= 1:
+        raise ValueError(f"average_last must be above 0 and at most 1, got {value!r}")
+    return share
 
 
 def _normalize(value: Any) -> dict[str, Any] | None:

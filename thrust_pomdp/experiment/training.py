@@ -37,6 +37,7 @@ from thrust_pomdp.experiment.vec_envs import (
     make_evaluation_env,
     make_training_env,
 )
+from thrust_pomdp.ppo.averaging import AverageWeights
 from thrust_pomdp.ppo.maskable.evaluation import acts_by_masks, evaluate_policy
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
 from thrust_pomdp.vec_env.states import missing, vec_state
@@ -227,6 +228,8 @@ class Training:
         curve = CurveCallback(self.report, stopwatch)
         periodic = self._periodic(stopwatch)
         callbacks: list[BaseCallback] = [curve] if periodic is None else [curve, periodic]
+        if spec.recipe.average_last is not None:  # the last evaluation sees the mean
+            callbacks.insert(0, AverageWeights(spec.recipe.average_last))
         callbacks += self._checkpoint()
         with stopwatch.running():
             model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)

@@ -121,6 +121,20 @@ class TestRun:
             assert getattr(first, name) == getattr(second, name), name
 
 
+def test_a_recipe_may_average_the_last_weights():
+    averaged = recipe_for("lstm", "FlickeringCartPole-v0").with_changes(
+        ARMS["lstm"], {"average_last": "0.5", "n_timesteps": 2048}
+    )
+    assert averaged.average_last == 0.5
+    one = spec(hyperparams=averaged.as_mapping())
+    plain = spec(hyperparams=dataclasses.replace(averaged, average_last=None).as_mapping())
+    trained, other = Training(one), Training(plain)
+    first, second = trained.run(), other.run()
+    assert first.curve == second.curve  # training is the same, what is left is not
+    weights = [next(iter(run.model.policy.parameters())) for run in (trained, other)]
+    assert not th.equal(*weights)
+
+
 class TestEvaluations:
     """Evaluations while training: what they are of, and that the training does not notice."""
 
