@@ -123,7 +123,7 @@ class TestRun:
 
 def test_a_recipe_may_average_the_last_weights():
     averaged = recipe_for("lstm", "FlickeringCartPole-v0").with_changes(
-        ARMS["lstm"], {"average_last": "0.5", "n_timesteps": 2048}
+        ARMS["lstm"], {"average_last": "0.5", "learning_rate": 1e-3}
     )
     assert averaged.average_last == 0.5
     one = spec(hyperparams=averaged.as_mapping())
