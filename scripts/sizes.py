@@ -12,6 +12,7 @@ training apart. The learning rate is 0.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -110,7 +111,7 @@ class FramesDrawnBefore(VecEnv):
     def close(self) -> None: ...
 
 
-def make_model(library: Any, setting: Setting) -> Any:
+def make_model(library: Any, setting: Setting, **more: Any) -> Any:
     env = FramesDrawnBefore(setting.n_envs, setting.inputs)
     policy = "MlpLstmPolicy" if isinstance(setting.inputs, int) else "CnnLstmPolicy"
     model = library.RecurrentPPO(
@@ -128,6 +129,7 @@ def make_model(library: Any, setting: Setting) -> Any:
             "shared_lstm": True,
             "enable_critic_lstm": False,
         },
+        **more,
     )
     model.set_logger(configure(None, []))
     _, callback = model._setup_learn(10**9)
@@ -155,11 +157,12 @@ def compare(setting: Setting, pairs: int) -> None:
 
 # --------------------------------------------------------------------------------------- memory
 
-#: 64 envs x 128 steps of 6,400 float32 or of 25,600 uint8: 210 MB.
+#: 64 envs x 128 steps of 6,400 float32 or of 25,600 uint8: 210 MB; a minibatch is a 64th of it, so
+#: that what training on one takes counts little.
 MEMORY = {
-    "vectors": Setting("vectors, whole windows", 64, 128, 16, 6_400, 4, 2),
-    "cut": Setting("vectors, cut into subsequences", 64, 128, 16, 6_400, 4, 2),
-    "images": Setting("images", 64, 128, 16, (4, 80, 80), 4, 1),
+    "vectors": Setting("vectors, whole windows", 64, 128, 16, 6_400, 1, 2),
+    "cut": Setting("vectors, ours cut into subsequences", 64, 128, 16, 6_400, 1, 2),
+    "images": Setting("images", 64, 128, 16, (4, 80, 80), 1, 1),
 }
 
 
@@ -176,15 +179,11 @@ def measure_memory(library: str, name: str) -> None:
     module = {"ours": thrust_pomdp, "theirs": sb3_contrib}[library]
     th.set_num_threads(1)
     # The same model with a hundredth of the rollout has all that does not grow with it.
-    small = Setting("", setting.n_envs, 1, setting.hidden, setting.inputs, 4)
+    small = Setting("", setting.n_envs, 2, setting.hidden, setting.inputs, 1)
     one_window(make_model(module, small), 1)
     before = resident_mb("VmRSS")
-    if name == "cut":
-        setting = Setting("", *list(vars(setting).values())[1:5], sequences=1, n_epochs=2)
-    model = make_model(module, setting)
-    if name == "cut" and library == "ours":
-        model.rollout_buffer.cut_windows(32)
-        model.envs_per_minibatch = None
+    cut = {"sequence_length": 32} if name == "cut" and library == "ours" else {}
+    model = make_model(module, setting, **cut)
     for _ in range(2):
         one_window(model, 1)
     held = model.rollout_buffer.observations
@@ -192,17 +191,21 @@ def measure_memory(library: str, name: str) -> None:
 
 
 def memory() -> None:
+    # glibc keeps holes of what was freed unless big pieces are given back one by one.
+    allocators = {"": {}, ", holes given back": {"MALLOC_MMAP_THRESHOLD_": "65536"}}
     for name, setting in MEMORY.items():
-        grown = {}
-        for library in ("ours", "theirs"):
-            command = [sys.executable, __file__, "--memory-of", library, name]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            grown[library] = float(done.stdout)
-        print(
-            f"memory, {setting.title}: {grown['ours']:.2f} MB per MB of rollout observations, "
-            f"sb3-contrib {grown['theirs']:.2f}",
-            flush=True,
-        )
+        for title, environment in allocators.items():
+            grown = {}
+            for library in ("ours", "theirs"):
+                command = [sys.executable, __file__, "--memory-of", library, name]
+                env = {**os.environ, **environment}
+                done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+                grown[library] = float(done.stdout)
+            print(
+                f"memory, {setting.title}{title}: {grown['ours']:.2f} MB per MB of rollout "
+                f"observations, sb3-contrib {grown['theirs']:.2f}",
+                flush=True,
+            )
 
 
 # ------------------------------------------------------------------------------------- wrappers

@@ -1,14 +1,16 @@
 """A rollout buffer that keeps each environment's window whole and in time order.
 
-Storage is SB3's, ``[n_steps, n_envs, ...]``; batches are environment-major, ``[n_seq, n_steps,
-...]``::
+Storage has SB3's axes, ``[n_steps, n_envs, ...]``; batches are environment-major, ``[n_seq,
+n_steps, ...]``::
 
     stored                      handed out
     step 0:  env0 env1 env2     env0:  step0 step1 ... step(n-1)
     step 1:  env0 env1 env2     env1:  step0 step1 ... step(n-1)
     ...                         env2:  step0 step1 ... step(n-1)
 
-A minibatch is a set of whole rows on the right, so it needs neither padding nor masks.
+A minibatch is a set of whole rows on the right, so it needs neither padding nor masks. Of a
+training's memory observations can be most, so they are held once: they lie in memory as on the
+right from the beginning, and each minibatch is copied from there.
 :mod:`thrust_pomdp.ppo.subsequences` cuts the rows on request.
 """
 
@@ -32,6 +34,7 @@ from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
 from thrust_pomdp.ppo.recorded_states import RecordedStates
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch, map_states
 from thrust_pomdp.ppo.subsequences import StatesAfter, Subsequences
+from thrust_pomdp.ppo.window_arrays import env_major_zeros, lent_env_major, on_host, put
 from thrust_pomdp.recurrent.sequences import ResetLayout, RNNStates, zero_states
 from thrust_pomdp.settings import check_device
 
@@ -63,6 +66,9 @@ class _SequenceStorage(RecordedStates):
     advantages: Array
     returns: Array
     episode_starts: Array
+
+    #: Whether sequences may share the memory of what is stored.
+    _lends = False
 
     def __init__(
         self,
@@ -143,14 +149,15 @@ class _SequenceStorage(RecordedStates):
 
     def reset(self) -> None:
         """Clear the window; the start flags and the states carried to step 0 survive it."""
+        self._batch = None  # which may hold the last window's observations
         super().reset()  # type: ignore[misc]
+        self.observations = map_obs(env_major_zeros, self.observations)
         self._initial_state = self._carried_state
         self._recorded = {}
         if isinstance(self.action_space, spaces.Box):
             # SB3 stores the space's dtype: a float16 space would round the action that was taken,
             # and its recomputed log-probability would belong to another one.
             self.actions = self.actions.astype(np.float32)
-        self._batch = None
 
     def add(
         self,
@@ -189,14 +196,14 @@ class _SequenceStorage(RecordedStates):
         step = self.pos
         if isinstance(self.observations, dict):
             for key, storage in self.observations.items():
-                _put("obs", storage[step], obs[key])
+                put("obs", storage[step], obs[key])
         else:
-            _put("obs", self.observations[step], obs)
-        _put("action", self.actions[step], action)
-        _put("reward", self.rewards[step], reward)
-        _put("episode_start", self.episode_starts[step], episode_start)
-        _put("value", self.values[step], _on_host(value))
-        _put("log_prob", self.log_probs[step], _on_host(log_prob))
+            put("obs", self.observations[step], obs)
+        put("action", self.actions[step], action)
+        put("reward", self.rewards[step], reward)
+        put("episode_start", self.episode_starts[step], episode_start)
+        put("value", self.values[step], on_host(value))
+        put("log_prob", self.log_probs[step], on_host(log_prob))
         self.pos = step + 1
         self.full = self.pos == self.buffer_size
         self._batch = None
@@ -316,7 +323,7 @@ class _SequenceStorage(RecordedStates):
         starts = self.episode_starts[:steps].T != 0
         state = self._initial_state
         return SequenceBatch(
-            observations=map_obs(lambda part: self._env_major(part[:steps]), self.observations),
+            observations=map_obs(lambda part: self._windows_of(part[:steps]), self.observations),
             actions=self._env_major(self.actions[:steps]),
             old_values=self._env_major(self.values[:steps]),
             old_log_prob=self._env_major(self.log_probs[:steps]),
@@ -336,6 +343,11 @@ class _SequenceStorage(RecordedStates):
         turned = th.as_tensor(array, device=self.device).transpose(0, 1)
         return turned.clone(memory_format=th.contiguous_format)
 
+    def _windows_of(self, observations: Array) -> th.Tensor:
+        """Do the same, without a copy where minibatches are going to be copied from it."""
+        lent = lent_env_major(observations) if self._lends else None
+        return self._env_major(observations) if lent is None else self._to_device(lent)
+
     def to_minibatches(
         self, envs_per_minibatch: int | Sequence[int], shuffle: bool = True
     ) -> Generator[SequenceBatch, None, None]:
@@ -353,9 +365,8 @@ class _SequenceStorage(RecordedStates):
         batch = self._sequences()
         n_seq = len(batch.returns)
         order = self._generator.permutation(n_seq) if shuffle else np.arange(n_seq)
-        # One copy an epoch, so that its minibatches are slices.
-        epoch = batch.select(th.as_tensor(order, device=self.device))
-        yield from epoch.split(sizes)
+        for rows in th.split(th.as_tensor(order, device=self.device), sizes):
+            yield batch.select(rows)
 
     def _sizes(self, envs_per_minibatch: int | Sequence[int]) -> list[int]:
         """Return the numbers of sequences of an epoch's minibatches."""
@@ -370,7 +381,11 @@ class _SequenceStorage(RecordedStates):
     def _sequences(self) -> SequenceBatch:
         """Return what minibatches are drawn from."""
         if self._batch is None:
-            windows = self.to_sequence_batch()
+            self._lends = True
+            try:
+                windows = self.to_sequence_batch()
+            finally:
+                self._lends = False
             self._batch = windows if self._cut is None else self._cut.cut(windows)
         return self._batch
 
@@ -407,23 +422,6 @@ class _SequenceStorage(RecordedStates):
             return th.zeros(sizes, dtype=state.dtype, device=self.device)
 
         return map_states(self._entering, zeros)
-
-
-def _put(name: str, row: Array, given: Any) -> None:
-    """Write one step's numbers into a row of the storage, whatever their shape."""
-    array = np.asarray(given)
-    if array.shape != row.shape:
-        if array.size != row.size:
-            raise ValueError(f"{name} must hold {row.size} numbers, got {array.size}")
-        array = array.reshape(row.shape)
-    row[...] = array
-
-
-def _on_host(tensor: th.Tensor) -> Array:
-    """Return a tensor's numbers; a tensor that is ready for it is spared two copies of itself."""
-    if tensor.is_cpu and not tensor.requires_grad:
-        return tensor.numpy()
-    return tensor.detach().cpu().numpy()
 
 
 def _copy(tensor: th.Tensor) -> th.Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -117,6 +119,64 @@ class TestWindowsStayWhole:
         assert buffer.values.shape == (4, 3)
         assert buffer.observations.shape == (4, 3, 2)
         assert np.array_equal(buffer.values[2], [20, 21, 22])
+
+    def test_observations_are_held_once(self):
+        buffer = fill(make())
+        (batch,) = buffer.to_minibatches(3, shuffle=False)
+        assert buffer._sequences().observations.data_ptr() == buffer.observations.ctypes.data
+        held = buffer.observations.copy()
+        batch.observations.fill_(-5.0)
+        buffer.to_sequence_batch().observations.fill_(-5.0)
+        assert np.array_equal(buffer.observations, held), "what is handed out is the caller's"
+        given = buffer.to_sequence_batch()
+        buffer.observations[:] = 7.0
+        assert given.observations[1, 2].tolist() == [21.0, -21.0]
+
+    def test_what_was_handed_out_stays_when_the_next_window_is_filled(self):
+        buffer = fill(make())
+        whole, minibatches = buffer.to_sequence_batch(), list(buffer.to_minibatches(2, False))
+        stored = buffer.observations
+        before = [whole.observations.clone(), stored.copy(), minibatches[0].observations.clone()]
+        buffer.reset()
+        assert not buffer.observations.any()
+        buffer.add(np.full((3, 2), 9.0), *np.zeros((3, 3)), th.zeros(3), th.zeros(3))
+        after = [whole.observations, stored, minibatches[0].observations]
+        assert all(map(np.array_equal, before, after))
+
+    @pytest.mark.parametrize("change", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+    def test_copies_hand_out_the_same(self, change):
+        buffer = fill(make(5, 4))
+        other = change(buffer)
+        other.seed(3)
+        buffer.seed(3)
+        for one, two in zip(buffer.to_minibatches(3), other.to_minibatches(3), strict=True):
+            assert th.equal(one.observations, two.observations)
+            assert th.equal(one.returns, two.returns)
+
+    def test_observations_that_a_program_replaced_are_handed_out(self):
+        buffer = fill(make())
+        buffer.observations = np.ascontiguousarray(buffer.observations) + 1.0
+        batches = list(buffer.to_minibatches(2, shuffle=False))
+        assert batches[1].observations[0, :, 0].tolist() == [3, 13, 23, 33]
+
+    def test_a_subclass_that_changes_the_sequences_is_asked(self):
+        class Scaled(RecurrentRolloutBuffer):
+            def to_sequence_batch(self, valid_steps=None):
+                batch = super().to_sequence_batch(valid_steps)
+                return batch._replace(observations=batch.observations * 2)
+
+        buffer = fill(Scaled(4, OBS, ACTIONS, n_envs=3))
+        (batch,) = buffer.to_minibatches(3, shuffle=False)
+        assert batch.observations[1, 2].tolist() == [42.0, -42.0]
+        assert buffer.observations[2, 1].tolist() == [21.0, -21.0]
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64, np.int64])
+    def test_observations_keep_their_type_and_lie_as_torchs(self, dtype):
+        space = spaces.Box(0, 100, (3, 2), dtype)
+        buffer = RecurrentRolloutBuffer(3, space, ACTIONS, n_envs=2)
+        assert buffer.observations.dtype == dtype
+        assert buffer.observations.shape == (3, 2, 3, 2)
+        assert buffer.observations.ctypes.data % 64 == 0
 
     def test_only_the_valid_steps_of_a_partial_window(self):
         buffer = fill(make(), steps=3)
