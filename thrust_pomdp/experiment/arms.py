@@ -69,7 +69,8 @@ class Arm:
     :param stacks_frames: whether it sees several frames at once
     :param privileged: whether its critic sees the true state, in training only
     :param sees_state: whether it sees the true state in place of the observations, always
-    :param rnn_class: what remembers in place of an LSTM, a name such as ``nn.GRU``
+    :param rnn_class: what remembers in place of an LSTM, a name such as ``nn.GRU`` or
+        ``recurrent.GTrXL``
     :param recipes_of: the arm whose packaged recipes are its too
     :param keys: hyperparameters it takes; None if only its factory knows
     :param needs: a package beyond the dependencies
@@ -141,6 +142,8 @@ ARMS: dict[str, Arm] = {
             recipes_of="lstm", keys=_RECURRENT_KEYS),
         Arm("gru-prev-action", "GRU and previous action", _OURS, recurrent=True,
             previous_action=True, rnn_class="nn.GRU", recipes_of="lstm-prev-action",
+            keys=_RECURRENT_KEYS),
+        Arm("gtrxl", "GTrXL (RecurrentPPO)", _OURS, recurrent=True, rnn_class="recurrent.GTrXL",
             keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only (SB3 PPO)", _PPO, previous_action=True),

@@ -21,7 +21,7 @@ _YAML = {
     for spelled in (name, name.upper(), name.capitalize())
 } | {"~": None}
 
-_MODULES = ("nn.", "th.", "torch.")
+_MODULES = ("nn.", "th.", "torch.", "recurrent.")
 
 #: What ``ast`` raises at texts that are no literal: unhashable keys and too many brackets, too.
 UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
@@ -122,27 +122,33 @@ def _literal(node: ast.expr) -> Any:
 
 
 def resolve_classes(value: Any) -> Any:
-    """Replace names such as ``nn.ReLU`` by torch's classes, however deep inside.
+    """Replace names such as ``nn.ReLU`` by classes, however deep inside.
 
-    :raises ValueError: if torch has no such class
+    They are torch's, and the memories of ``thrust_pomdp.recurrent``.
+
+    :raises ValueError: if there is no such class
     """
     if isinstance(value, Mapping):
         return {key: resolve_classes(part) for key, part in value.items()}
     if isinstance(value, list):
         return [resolve_classes(part) for part in value]
     if isinstance(value, str) and value.startswith(_MODULES):
-        return _torch_name(value)
+        return _class_of(value)
     return value
 
 
-def _torch_name(name: str) -> Any:
+def _class_of(name: str) -> Any:
     import torch
 
-    found: Any = {"nn": torch.nn, "th": torch, "torch": torch}[name.partition(".")[0]]
+    from thrust_pomdp import recurrent
+
+    modules = {"nn": torch.nn, "th": torch, "torch": torch, "recurrent": recurrent}
+    found: Any = modules[name.partition(".")[0]]
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)
     if not isinstance(found, type):
-        raise ValueError(f"torch has no class {name}")
+        package = "thrust_pomdp" if name.startswith("recurrent.") else "torch"
+        raise ValueError(f"{package} has no class {name}")
     return found
 
 

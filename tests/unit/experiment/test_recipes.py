@@ -67,6 +67,7 @@ CLASSES = {
     "lstm-prev-action-privileged": RecurrentPPO,
     "gru": RecurrentPPO,
     "gru-prev-action": RecurrentPPO,
+    "gtrxl": RecurrentPPO,
     "mlp": PPO,
     "mlp-prev-action": PPO,
     "state": PPO,

@@ -27,7 +27,8 @@ MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
 #: The order of the package's arms on a page; arms of the user's own come after them.
 ARM_ORDER = (
     "lstm", "mlp", "lstm-prev-action", "lstm-privileged", "lstm-prev-action-privileged",
-    "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action", "state",
+    "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action", "gtrxl",
+    "state",
 )  # fmt: skip
 
 
