@@ -21,10 +21,12 @@ from thrust_pomdp.conformance.probe import (
     Place,
 )
 from thrust_pomdp.conformance.report import NotObservableError
-from thrust_pomdp.conformance.trial import EVERYWHERE, TOLERANCE, Trial
+from thrust_pomdp.conformance.trial import EVERYWHERE, TELLS_T, TOLERANCE, Trial
 
 #: What a run tells of the same places, and where it comes from.
 _PASSES = (("acted", "while collecting"), ("trained", "in training"))
+#: Windows of changed environments that each tells of.
+_WINDOWS = {"acted": N_WINDOWS, "trained": 1}
 
 
 def where(place: Place) -> str:
@@ -58,7 +60,7 @@ def first_pass(trial: Trial) -> str:
                 f"{name} at {where(place)} was {one[at]:.6f} while collecting and is {two[at]:.6f} "
                 f"in training; so it is at {(error > TOLERANCE).sum()} of {error.size} steps"
             )
-    uses = trial.small().uses
+    uses = trial.small().said.uses
     # How often a step is used is another law's question.
     error = np.where(np.round(uses) == 1, np.abs(uses - 1), 0)
     at = np.unravel_index(error.argmax(), error.shape)
@@ -84,7 +86,7 @@ def _at(array: Array, place: Place) -> float:
 
 def _depends(trial: Trial, name: str, window: int, place: Place) -> bool:
     """Tell whether an output in story A changes with what X showed before."""
-    if place.story != "A":
+    if place.story != "A" or window >= _WINDOWS[name]:
         return False
     one, two = trial.outputs(name, window), trial.outputs(name, window, EVERYWHERE)
     return any(
@@ -256,8 +258,8 @@ def from_window_to_window(trial: Trial) -> str:
     return f"memory is {found.pop()} at a window's start".replace("is zero", "starts from zero")
 
 
-#: The episode that goes on from window to window, and a place where what it then shows begins anew.
-_GOES_ON, _BEGINS_ANEW = 0, (4, 1)
+#: The environment whose episode goes on from window to window.
+_GOES_ON = 0
 
 
 def _carried(trial: Trial, outputs: Outputs) -> bool:
@@ -266,7 +268,7 @@ def _carried(trial: Trial, outputs: Outputs) -> bool:
 
 
 def _from_zero(trial: Trial, outputs: Outputs) -> bool:
-    time, env = _BEGINS_ANEW
+    time, env = TELLS_T
     return all(
         np.abs(part[:4, _GOES_ON] - part[time : time + 4, env]).max() <= TOLERANCE
         for part in outputs
@@ -285,7 +287,7 @@ def stay_apart(trial: Trial, name: str, told: str) -> None:
     :param name: ``"acted"`` or ``"trained"``
     :param told: the same, in words
     """
-    for window in range(N_WINDOWS):
+    for window in range(_WINDOWS[name]):
         before, after = trial.outputs(name, window), trial.outputs(name, window, (0,))
         for first, second in zip(before, after, strict=True):
             differ = ~(np.abs(first - second) <= TOLERANCE)

@@ -155,6 +155,60 @@ class Spoken(NamedTuple):
     value_errors: Array
 
 
+class Minibatches(NamedTuple):
+    """How training cuts a window into minibatches.
+
+    :param said: what it said of each step
+    :param number: of minibatches in an epoch
+    :param size: steps of the first of them
+    """
+
+    said: Spoken
+    number: int
+    size: float
+
+
+def minibatches_of(model: Any) -> Minibatches:
+    """Ask training how it cuts a window.
+
+    :raises NotObservableError: if it has no ``policy.optimizer`` that counts its steps
+    """
+    before = _optimizer_steps(model)
+    train_on(model, lambda buffer: None)
+    number = _optimizer_steps(model) - before
+    return Minibatches(ask_each_step(model), number, _first_size(model))
+
+
+def _optimizer_steps(model: Any) -> int:
+    optimizer = getattr(model.policy, "optimizer", None)
+    if optimizer is None:
+        raise NotObservableError("it has no policy.optimizer")
+    return max((int(state.get("step", 0)) for state in optimizer.state.values()), default=0)
+
+
+def _first_size(model: Any) -> float:
+    """Return the size of an epoch's first minibatch: the only one where training is stopped early.
+
+    All ratios are planted to be far from 1. A step that is in it then has a share of its loss.
+    """
+    kept, model.target_kl = model.target_kl, 1e-3
+    shares = []
+    try:
+        for place in np.ndindex(N_STEPS, N_ENVS):
+
+            def single_out(buffer: Any, place: tuple[int, ...] = place) -> None:
+                buffer.advantages[...] = 0
+                buffer.advantages[place] = 1
+                buffer.log_probs[...] -= math.log(2)
+
+            shares.append(-train_on(model, single_out)[0] / 2)
+    finally:
+        model.target_kl = kept
+    if max(shares) < 1e-3:
+        raise NotObservableError("target_kl does not stop its training")
+    return 1 / max(shares)
+
+
 def ask_each_step(model: Any) -> Spoken:
     """Ask training for each step by itself."""
     size = N_STEPS * N_ENVS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch as th
 
 from thrust_pomdp.conformance.laws import stay_apart, where
 from thrust_pomdp.conformance.observed import Array, Collected
@@ -18,7 +17,7 @@ from thrust_pomdp.conformance.probe import (
     starts,
 )
 from thrust_pomdp.conformance.report import NotObservableError
-from thrust_pomdp.conformance.trial import GAE_LAMBDA, GAMMA, TOLERANCE, Trial
+from thrust_pomdp.conformance.trial import GAE_LAMBDA, GAMMA, TOLERANCE, Trial, Weights
 
 #: Of sums over a window.
 _SUM_TOLERANCE = 20 * TOLERANCE
@@ -170,9 +169,9 @@ def _aligned(trained: Array, acted: Array, found: Collected, window: int) -> Non
         )
 
 
-def one_use(trial: Trial) -> None:
+def one_use(trial: Trial) -> str:
     """Look whether each step is used once an epoch, in small minibatches."""
-    said = trial.small()
+    said, number, size = trial.small()
     for name, uses in (("policy", said.uses), ("value", said.value_uses)):
         counts = np.round(uses)
         # A ratio that is off is no second use.
@@ -188,18 +187,24 @@ def one_use(trial: Trial) -> None:
             "the losses of an epoch are not means over minibatches of equal size, or ratios are "
             "far from 1"
         )
+    # The losses are means over minibatches, in which it does not show if all come twice.
+    assert round(number * size) == N_STEPS * N_ENVS, (
+        f"an epoch over {N_STEPS * N_ENVS} steps is {number} minibatches of {size:.0f}"
+    )
+    return f"{number} minibatches of {size:.0f} steps"
 
 
 def determinism(trial: Trial) -> None:
     """Look whether a seed gives the same weights, to the last bit, and another others."""
     one, two = trial.learnt(0), trial.learnt(0, again=True)
-    assert _equal(one.weights, two.weights), (
+    assert equal_weights(one, two), (
         "two trainings with the same seed and the same environments end at different weights"
     )
-    assert not _equal(one.weights, trial.learnt(1).weights), (
+    assert not equal_weights(one, trial.learnt(1)), (
         "trainings with two seeds end at the same weights: the seed is not used"
     )
 
 
-def _equal(one: dict[str, th.Tensor], two: dict[str, th.Tensor]) -> bool:
+def equal_weights(one: Weights, two: Weights) -> bool:
+    """Tell whether two trainings came to the same weights."""
     return one.keys() == two.keys() and all(bool((one[n] == two[n]).all()) for n in one)

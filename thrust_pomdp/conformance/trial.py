@@ -15,15 +15,16 @@ from thrust_pomdp.conformance.observed import (
     Array,
     AtWindowsEnd,
     Collected,
+    Minibatches,
     Outputs,
-    Spoken,
-    ask_each_step,
     collected,
     gradients_of,
+    minibatches_of,
     outputs,
     recomputed,
 )
 from thrust_pomdp.conformance.probe import (
+    LATE,
     N_ENVS,
     N_STEPS,
     N_WINDOWS,
@@ -39,6 +40,7 @@ T = TypeVar("T")
 MakeModel = Callable[..., Any]
 #: Numbers of the environments where X shows other vectors.
 Others = tuple[int, ...]
+Weights = dict[str, th.Tensor]
 EVERYWHERE: Others = tuple(range(N_ENVS))
 
 #: Largest difference of two numbers that are the same but for rounding.
@@ -47,6 +49,10 @@ TOLERANCE = 2e-5
 GAMMA, GAE_LAMBDA = 0.75, 0.5
 #: Steps of a minibatch, where there are several.
 BATCH_SIZE = 8
+#: Differences that no rounding makes.
+_SEEN = 50 * TOLERANCE
+#: Step of the second window, and environment, where T begins.
+TELLS_T = 4, 1
 #: Environment that tells story A from the first step, and the one that tells X.
 _TELLS_A, _TELLS_X = 3, 0
 
@@ -56,7 +62,8 @@ class Run(NamedTuple):
 
     :param windows: as they were collected
     :param acted: what the policy made of them while collecting
-    :param trained: what it made of them in training, if that was asked
+    :param trained: what it made of them in training, if that was asked; where X shows other
+        vectors, of the first window alone
     :param gradients: of each window: what the steps of story A alone give, if that was asked
     :param shown: observations of the environments, ``[n_steps, n_envs, ...]`` of all windows
     :param done: actions that they were given, ``[n_steps, n_envs]`` of all windows
@@ -66,21 +73,10 @@ class Run(NamedTuple):
     windows: list[Collected]
     acted: list[Outputs]
     trained: list[Outputs]
-    gradients: list[dict[str, th.Tensor]]
+    gradients: list[Weights]
     shown: Array
     done: Array
     model: Any
-
-
-class Learnt(NamedTuple):
-    """A training that learns.
-
-    :param weights: after it
-    :param values: of each window, as they were collected
-    """
-
-    weights: dict[str, th.Tensor]
-    values: list[Array]
 
 
 class Trial:
@@ -177,8 +173,10 @@ class Trial:
             if not asked:
                 return window, outputs(window), None, {}
             at = len(callback.found) * N_STEPS
+            # One window of the changed environments is enough, and this takes the time.
+            trained = None if at and other else recomputed(model)
             told_a = np.array([[p.story == "A" for p in row] for row in PLACES[at : at + N_STEPS]])
-            return window, outputs(window), recomputed(model), gradients_of(model, told_a)
+            return window, outputs(window), trained, gradients_of(model, told_a)
 
         callback = AtWindowsEnd(look)
         learn(model, callback)
@@ -186,41 +184,34 @@ class Trial:
         windows, acted, trained, gradients = map(list, zip(*callback.found, strict=True))
         return Run(windows, acted, trained, gradients, shown(other), actions, model)
 
-    def small(self) -> Spoken:
+    def small(self) -> Minibatches:
         """Return what training says of each step of the second window, in small minibatches."""
 
-        def find() -> Spoken:
+        def find() -> Minibatches:
             model = self.make_sensitive(make_env(), batch_size=BATCH_SIZE)
-
-            def look(model: Any) -> Spoken | None:
-                return ask_each_step(model) if callback.found else None
-
-            callback = AtWindowsEnd(look)
+            callback = AtWindowsEnd(lambda model: minibatches_of(model) if callback.found else None)
             learn(model, callback)
-            said: Spoken = callback.found[-1]
-            return said
+            told: Minibatches = callback.found[-1]
+            return told
 
         return self.once("small", find)
 
-    def learnt(self, seed: int, again: bool = False, watch: bool = False) -> Learnt:
-        """Return what a training that learns comes to.
+    def learnt(self, seed: int, again: bool = False, watch: bool = False) -> Weights:
+        """Return the weights that a training comes to.
 
         :param seed: of the model
         :param again: do it a second time
         :param watch: ask for actions, as an evaluation would, while it collects
         """
 
-        def find() -> Learnt:
+        def find() -> Weights:
             np.random.seed(seed + 17 + again + watch)  # noqa: NPY002
             th.manual_seed(seed + 23 + again + watch)
             model = self.make(
                 make_env(), learning_rate=1e-2, batch_size=BATCH_SIZE, n_epochs=2, seed=seed
             )
-            kept: list[Array] = []
-            callback = _Watching(kept) if watch else None
-            learn(model, callback)
-            weights = {name: w.clone() for name, w in model.get_parameters()["policy"].items()}
-            return Learnt(weights, kept)
+            learn(model, _Watching() if watch else None)
+            return {name: w.clone() for name, w in model.get_parameters()["policy"].items()}
 
         return self.once(("learnt", seed, again, watch), find)
 
@@ -248,30 +239,32 @@ class Trial:
             raise NotObservableError("it remembers nothing")
 
     def remembers(self) -> bool:
-        """Tell whether A and X, which differ in their first vector, are told apart later."""
+        """Tell whether what was shown before changes outputs: where X is told, or T, but not A."""
         told, other = self.reference("A"), self.reference("X")
-        length = len(other.values)
-        difference = np.maximum(
-            np.abs(told.values[:length] - other.values), np.abs(told.firsts[:length] - other.firsts)
+        anew, at = self.outputs("acted", 1), TELLS_T
+        return any(
+            bool((np.abs(one - two) > _SEEN).any())
+            for one, two in (
+                *((one[1:3], two[1:3]) for one, two in zip(told, other, strict=True)),
+                # By then a memory that is cleared a step late has been cleared.
+                *(
+                    (one[LATE + 2 : LATE + 5], two[at[0] + 2 : at[0] + 5, at[1]])
+                    for one, two in zip(told, anew, strict=True)
+                ),
+            )
         )
-        return bool((difference[1:3] > 50 * TOLERANCE).all())
 
 
 class _Watching(BaseCallback):
     """Asks for an action at each step, as an evaluation in the midst of training would."""
 
-    def __init__(self, kept: list[Array]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._kept = kept
         self._state: Any = None
 
     def _on_step(self) -> bool:
-        obs = np.ones_like(self.locals["new_obs"]) if "new_obs" in self.locals else shown()[0]
-        _, self._state = self.model.predict(obs, self._state, deterministic=True)
+        _, self._state = self.model.predict(shown()[0], self._state, deterministic=True)
         return True
-
-    def _on_rollout_end(self) -> None:
-        self._kept.append(np.array(self.model.rollout_buffer.values))  # type: ignore[attr-defined]
 
 
 def learn(model: Any, callback: BaseCallback | None, n_windows: int = N_WINDOWS) -> None:
@@ -286,7 +279,7 @@ def learn(model: Any, callback: BaseCallback | None, n_windows: int = N_WINDOWS)
         )
 
 
-def _sensitive(model: Any, weights: dict[str, th.Tensor]) -> dict[str, th.Tensor]:
+def _sensitive(model: Any, weights: Weights) -> Weights:
     """Return weights at which what is remembered changes outputs by much more than rounding.
 
     At first SB3's action head has weights of 0.01, and no fault shows in a log-probability.

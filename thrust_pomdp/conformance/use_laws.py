@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 from typing import Any
@@ -12,7 +13,7 @@ from thrust_pomdp.conformance.laws import where
 from thrust_pomdp.conformance.observed import Array, AtWindowsEnd, collected, outputs
 from thrust_pomdp.conformance.probe import N_ENVS, N_STEPS, PLACES, make_env, shown, starts
 from thrust_pomdp.conformance.report import NotObservableError
-from thrust_pomdp.conformance.training_laws import _equal
+from thrust_pomdp.conformance.training_laws import equal_weights
 from thrust_pomdp.conformance.trial import TOLERANCE, Trial, learn
 
 #: Probabilities nearer to one half say nothing about which action is the likelier.
@@ -20,6 +21,17 @@ _UNDECIDED = 1e-3
 #: Actions that must differ where memory is left out, for actions to say anything about memory.
 _FEWEST = 3
 _PREDICT = "predict(obs, state, episode_start, deterministic=True)"
+
+
+def _ask(model: Any, obs: Array, state: Any, flags: Array) -> tuple[Any, Any]:
+    """Ask for the likeliest actions; all are allowed, where that is asked back."""
+    masks = {}
+    if "action_masks" in inspect.signature(model.predict).parameters:
+        masks["action_masks"] = np.ones((len(obs), 2), dtype=bool)
+    answer: tuple[Any, Any] = model.predict(
+        obs, state=state, episode_start=flags, deterministic=True, **masks
+    )
+    return answer
 
 
 def _play(model: Any, state: Any = None, first: int = 0, forget: bool = False) -> tuple[Array, Any]:
@@ -33,12 +45,8 @@ def _play(model: Any, state: Any = None, first: int = 0, forget: bool = False) -
     obs, flags = shown(), starts()
     actions, states = [], []
     for time in range(first, N_STEPS):
-        action, state = model.predict(
-            obs[time],
-            state=None if forget else state,
-            episode_start=np.ones_like(flags[time]) if forget else flags[time],
-            deterministic=True,
-        )
+        given = (None, np.ones_like(flags[time])) if forget else (state, flags[time])
+        action, state = _ask(model, obs[time], *given)
         actions.append(np.array(action))
         states.append(state)
     return np.array(actions), states
@@ -65,10 +73,8 @@ def memory_at_evaluation(trial: Trial) -> None:
     _environments_apart(model, states)
     if (actions != _play(model, forget=True)[0])[decided].sum() < _FEWEST:
         raise NotObservableError("its likeliest actions hardly depend on what it remembers")
-    if trial.learnt(0).weights.keys() and _equal(
-        trial.learnt(0).weights, trial.learnt(0, again=True).weights
-    ):
-        assert _equal(trial.learnt(0).weights, trial.learnt(0, watch=True).weights), (
+    if equal_weights(trial.learnt(0), trial.learnt(0, again=True)):  # else it says nothing
+        assert equal_weights(trial.learnt(0), trial.learnt(0, watch=True)), (
             f"a callback that calls {_PREDICT} at each step changes what is learnt"
         )
 
@@ -77,13 +83,12 @@ def _starts_afresh(model: Any, state: Any) -> None:
     """Look whether an episode start, and no state, both mean no memory."""
     obs = shown()[1]
     flags = np.ones(N_ENVS, dtype=bool)
-    fresh = model.predict(obs, state=None, episode_start=flags, deterministic=True)
+    fresh = _ask(model, obs, None, flags)
     for told, given in (
         ("episode_start=True clears no memory", (state, flags)),
         ("state=None is not a memory of nothing", (None, ~flags)),
     ):
-        found = model.predict(obs, state=given[0], episode_start=given[1], deterministic=True)
-        assert _close(found, fresh), f"predict(): {told}"
+        assert _close(_ask(model, obs, *given), fresh), f"predict(): {told}"
 
 
 def _environments_apart(model: Any, states: list[Any]) -> None:
@@ -92,12 +97,8 @@ def _environments_apart(model: Any, states: list[Any]) -> None:
     for env in range(N_ENVS):
         state = None
         for time in range(N_STEPS):
-            _, state = model.predict(
-                obs[time, env : env + 1],
-                state=state,
-                episode_start=flags[time, env : env + 1],
-                deterministic=True,
-            )
+            alone = slice(env, env + 1)
+            _, state = _ask(model, obs[time, alone], state, flags[time, alone])
             for part, whole in zip(_parts(state), _parts(states[time]), strict=True):
                 if whole.ndim < 2 or whole.shape[1] != N_ENVS:
                     raise NotObservableError(

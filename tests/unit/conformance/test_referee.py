@@ -1,0 +1,236 @@
+"""The referee finds what was planted, by the law that names it, and flags nothing that is sound."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import planted_faults as faults
+import pytest
+import sb3_contrib
+import stable_baselines3
+import torch as th
+
+import thrust_pomdp
+from thrust_pomdp.conformance import check_recurrent
+from thrust_pomdp.conformance.referee import LAWS
+
+SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
+
+
+def theirs(env, **kwargs):
+    return sb3_contrib.RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=dict(SMALL), **kwargs)
+
+
+def ours(env, **kwargs):
+    return thrust_pomdp.RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=dict(SMALL), **kwargs)
+
+
+def carrying(env, **kwargs):
+    return thrust_pomdp.RecurrentPPO(
+        "MlpLstmPolicy", env, policy_kwargs=dict(SMALL), window_state="carry", **kwargs
+    )
+
+
+def with_options(**options):
+    def make(env, **kwargs):
+        return thrust_pomdp.RecurrentPPO(
+            "MlpLstmPolicy", env, policy_kwargs={**SMALL, **options}, **kwargs
+        )
+
+    return make
+
+
+def maskable(env, **kwargs):
+    return thrust_pomdp.MaskableRecurrentPPO(
+        "MlpLstmPolicy", env, policy_kwargs=dict(SMALL), **kwargs
+    )
+
+
+def theirs_shared(env, **kwargs):
+    policy_kwargs = {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}
+    return sb3_contrib.RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=policy_kwargs, **kwargs)
+
+
+SOUND = {
+    "sb3-contrib": theirs,
+    "sb3-contrib, one LSTM": theirs_shared,
+    "ours": ours,
+    "ours, one LSTM": with_options(shared_lstm_critic_gradient=True),
+    "ours, a critic without memory": with_options(enable_critic_lstm=False),
+    "ours, GRU of two layers": with_options(rnn_class=th.nn.GRU, n_lstm_layers=2),
+    "ours, carrying": carrying,
+    "ours, maskable": maskable,
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_sound_keeps_every_law(name):
+    report = check_recurrent(SOUND[name])
+    report.raise_if_broken()
+    assert [row.law for row in report.findings] == list(LAWS)
+    assert report.not_observable == ()
+
+
+#: What is planted, where, and the law that names it.
+PLANTED = {
+    "a reset one step late": (
+        faults.with_methods, faults.StartsComeLate, "reset at the right step",
+    ),
+    "a reset one step early in training": (
+        faults.with_policy, faults.EarlyInTraining, "reset at the right step",
+    ),
+    "no reset on truncation": (
+        faults.with_methods, faults.TruncatedGoesOn, "reset on truncated",
+    ),
+    "no reset on termination": (
+        faults.with_methods, faults.TerminatedGoesOn, "reset on terminated",
+    ),
+    "no bootstrap": (faults.with_policy, faults.NoBootstrap, "bootstrap at truncation"),
+    "a bootstrap without memory": (
+        faults.with_policy, faults.BootstrapsWithoutMemory, "bootstrap at truncation",
+    ),
+    "a bootstrap of the dead": (
+        faults.with_buffer, faults.BootstrapsTheDead, "returns and advantages",
+    ),
+    "stored states not used": (faults.with_policy, faults.ForgetsStoredStates, "first pass"),
+    "states of other environments": (
+        faults.with_policy, faults.RollsStates, "axis order of state",
+    ),
+    "rewards a step late": (faults.with_buffer, faults.StoresLateRewards, "axis order of batch"),
+    "advantages of other steps": (
+        faults.with_buffer, faults.AdvantagesElsewhere, "axis order of batch",
+    ),
+    "a leak of a millionth": (faults.with_policy, faults.Leaks, "no leak"),
+    "an evaluation with stale memory": (
+        faults.with_methods, faults.StaleEvaluation, "memory at evaluation",
+    ),
+    "an evaluation without resets": (
+        faults.with_methods, faults.EvaluationForgetsStarts, "memory at evaluation",
+    ),
+    "an evaluation that changes the weights": (
+        faults.with_methods, faults.EvaluationChangesWeights, "memory at evaluation",
+    ),
+    "memory's weights not loaded": (
+        faults.with_methods, faults.LosesMemoryWeights, "save and load",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", [theirs, carrying])
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_by_the_law_that_names_it(fault, algorithm):
+    plant, mixin, law = PLANTED[fault]
+    report = check_recurrent(
+        lambda env, **kwargs: plant(algorithm(env, **kwargs), mixin), only=[law]
+    )
+    assert report.broken == (law,), report
+
+
+class TestMinibatches:
+    @pytest.mark.parametrize(
+        ("algorithm", "mixin"), [(theirs, faults.TheirsTwice), (ours, faults.OursTwice)]
+    )
+    def test_steps_that_are_used_twice_are_found(self, algorithm, mixin):
+        report = check_recurrent(
+            lambda env, **kwargs: faults.with_buffer(algorithm(env, **kwargs), mixin),
+            only=["one use of each step"],
+        )
+        assert report.broken == ("one use of each step",), report
+
+    @pytest.mark.parametrize(
+        ("algorithm", "mixin"), [(theirs, faults.TheirsTransposed), (ours, faults.OursTransposed)]
+    )
+    def test_a_transposed_batch_is_found(self, algorithm, mixin):
+        report = check_recurrent(
+            lambda env, **kwargs: faults.with_buffer(algorithm(env, **kwargs), mixin),
+            only=["axis order of batch"],
+        )
+        assert report.broken == ("axis order of batch",), report
+
+
+@pytest.mark.parametrize("algorithm", [theirs, ours])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_seed_that_is_not_used_is_found(algorithm, seed):
+    report = check_recurrent(
+        lambda env, **kwargs: algorithm(env, **{**kwargs, "seed": seed}), only=["determinism"]
+    )
+    assert report.broken == ("determinism",), report
+
+
+class TestWhatHasNoMemory:
+    def test_is_told_so_and_judged_by_the_rest(self):
+        def make(env, **kwargs):
+            return stable_baselines3.PPO("MlpPolicy", env, **kwargs)
+
+        report = check_recurrent(make)
+        assert report.broken == ("memory",), report
+        assert report["no leak"].detail == "it remembers nothing"
+        assert report["first pass"].verdict == "held"
+        with pytest.raises(AssertionError, match="breaks 1 of 15 laws"):
+            report.raise_if_broken()
+
+
+class TestWhatCannotBeSeen:
+    def test_is_said_to_be_so(self):
+        class Silent(thrust_pomdp.RecurrentPPO):
+            def _log_training(self, *args):
+                pass
+
+        def make(env, **kwargs):
+            return Silent("MlpLstmPolicy", env, policy_kwargs=dict(SMALL), **kwargs)
+
+        report = check_recurrent(make, only=["first pass", "bootstrap at truncation"])
+        assert report.not_observable == ("first pass",)
+        assert "train() does not log train/policy_gradient_loss" in str(report)
+        assert report["bootstrap at truncation"].verdict == "held"
+
+    def test_of_a_buffer_of_another_layout(self):
+        class Odd:
+            @property
+            def values(self):
+                return vars(self)["values"].T
+
+            @values.setter
+            def values(self, values):
+                vars(self)["values"] = values
+
+        report = check_recurrent(
+            lambda env, **kwargs: faults.with_buffer(theirs(env, **kwargs), Odd), only=["memory"]
+        )
+        assert report.broken or report.not_observable
+
+
+class TestErrors:
+    def test_a_law_in_which_the_algorithm_raises_is_broken(self):
+        class Raises:
+            def predict(self, *args, **kwargs):
+                raise KeyError("nothing here")
+
+        report = check_recurrent(
+            lambda env, **kwargs: faults.with_methods(theirs(env, **kwargs), Raises),
+            only=["memory at evaluation"],
+        )
+        assert "it raises KeyError in predict, test_referee.py, line" in str(report)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"make_model": 3}, "make_model must be a function, got 3"),
+            ({"make_model": lambda env, **kwargs: env}, "an algorithm of SB3's kind, with learn"),
+            ({"make_model": ours, "only": "no leak"}, "got the text 'no leak'"),
+            ({"make_model": ours, "only": ["no leek"]}, "did you mean no leak"),
+        ],
+    )
+    def test_name_what_was_wrong(self, given, message):
+        with pytest.raises(ValueError, match=message):
+            check_recurrent(**given)
+
+
+def test_generators_are_left_as_they_were():
+    def state():
+        return random.getstate(), str(np.random.get_state()), th.get_rng_state().tolist()
+
+    before = state()
+    check_recurrent(theirs, only=["determinism"])
+    assert state() == before
