@@ -31,6 +31,7 @@ from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
+from thrust_pomdp.recurrent import LRU, MinGRU
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,98 @@ for _kind, _name in ((DoubledLSTM, "LSTM"), (DoubledGRU, "GRU"), (DoubledRNN, "R
         f"a subclass of nn.{_name} with a forward of its own",
         kwargs={"rnn_class": getattr(nn, _name)},
     )(put_in_place(lambda kind=_kind: kind(4, 8)))
+
+
+# ------------------------------------------------------------- memories in parallel over time
+
+_MIN_GRU = {"kwargs": {"rnn_class": MinGRU, "n_lstm_layers": 2}}
+_LRU = {"kwargs": {"rnn_class": LRU}}
+
+
+@change("a minGRU as it is", **_MIN_GRU)
+def _(model):
+    pass
+
+
+@change("an LRU as it is", **_LRU)
+def _(model):
+    pass
+
+
+@both_moments("weight_norm on a minGRU's gates", **_MIN_GRU)
+def _(model):
+    parametrizations.weight_norm(model.policy.lstm_actor.layers[0].gates)
+    remake_optimizer(model)
+
+
+@both_moments("a registered scale on what an LRU's state is multiplied by", **_LRU)
+def _(model):
+    parametrize.register_parametrization(model.policy.lstm_actor.layers[0], "nu_log", Scale())
+
+
+@both_moments("pruned weights into an LRU's state", **_LRU)
+def _(model):
+    prune.l1_unstructured(model.policy.lstm_actor.layers[0], "enter", amount=0.5)
+
+
+@both_moments("a hook on a layer of a minGRU", **_MIN_GRU)
+def _(model):
+    layer = model.policy.lstm_actor.layers[1]
+    layer.register_forward_hook(lambda layer, given, told: (2 * told[0], told[1]))
+
+
+@both_moments("a hook on what an LRU tells", **_LRU)
+def _(model):
+    model.policy.lstm_actor.layers[0].tell.register_forward_hook(lambda *args: 2 * args[2])
+
+
+@both_moments("a minGRU's step replaced on the object", **_MIN_GRU)
+def _(model):
+    memory = model.policy.lstm_actor
+    step = memory.step
+    memory.step = lambda features, states: step(2 * features, states)
+
+
+@both_moments("an LRU's recurrence replaced on its layer", **_LRU)
+def _(model):
+    layer = model.policy.lstm_actor.layers[0]
+    recall = layer.recall
+    layer.recall = lambda read, state: recall(read, 0.5 * state)
+
+
+@both_moments("another normalisation in a minGRU", **_MIN_GRU)
+def _(model):
+    model.policy.lstm_actor.layers[1].norm = nn.Tanh()
+
+
+@both_moments("gates of a minGRU that are no single layer", **_MIN_GRU)
+def _(model):
+    th.manual_seed(3)
+    gates = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 16))
+    model.policy.lstm_actor.layers[0].gates = gates
+    remake_optimizer(model)
+
+
+class LeakyLRU(LRU):
+    def step(self, features, states):
+        output, (hidden,) = super().step(features, states)
+        return output, (0.9 * hidden,)
+
+
+@change("a subclass of LRU with a step of its own", kwargs={"rnn_class": LeakyLRU})
+def _(model):
+    pass
+
+
+class DoubledMinGRU(MinGRU):
+    def forward(self, features, states, episode_starts):
+        output, states = super().forward(2 * features, states, episode_starts)
+        return 0.5 * output, states
+
+
+@change("a subclass of MinGRU with a forward of its own", kwargs={"rnn_class": DoubledMinGRU})
+def _(model):
+    pass
 
 
 class OwnMemory(nn.Module):

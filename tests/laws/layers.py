@@ -10,7 +10,7 @@ from hypothesis import assume
 from memories import LastFrames, OwnGRU, OwnLSTM
 from torch import nn
 
-from thrust_pomdp.recurrent import Memory
+from thrust_pomdp.recurrent import LRU, Memory, MinGRU
 from thrust_pomdp.recurrent.sequences import layer_weights
 
 State = tuple[th.Tensor, ...]
@@ -18,6 +18,11 @@ State = tuple[th.Tensor, ...]
 
 def _own(cls: type[Memory]) -> Callable[..., Memory]:
     return lambda *sizes, num_layers, bias: cls(*sizes, num_layers)
+
+
+def _normalised(cls: type[Memory]) -> Callable[..., Memory]:
+    """Return what makes one layer where too few units are normalised to tell rounding apart."""
+    return lambda *sizes, num_layers, bias: cls(*sizes, num_layers if sizes[1] > 3 else 1)
 
 
 #: How layers are made: sizes and options -> module. A class of one's own is added here.
@@ -28,6 +33,8 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "RNN relu": lambda *args, **kwargs: nn.RNN(*args, nonlinearity="relu", **kwargs),
     "OwnLSTM": _own(OwnLSTM),
     "OwnGRU": _own(OwnGRU),
+    "MinGRU": _normalised(MinGRU),
+    "LRU": _normalised(LRU),
     "LastFrames": lambda *sizes, num_layers, bias: LastFrames(*sizes),
 }
 

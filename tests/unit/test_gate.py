@@ -37,6 +37,7 @@ from thrust_pomdp.ppo.distributions import (
 from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
+from thrust_pomdp.recurrent.scanned import ScannedMemory
 from thrust_pomdp.recurrent.sequences import ResetLayout
 
 N_STEPS, MOMENT = 24, 9
@@ -86,6 +87,7 @@ def shut_gate(patch: pytest.MonkeyPatch) -> Iterator[None]:
     with patch.context() as inner:
         inner.setattr(gate, "against_transforms", lambda: "the gate is shut")
         inner.setattr(gate, "against_layer", lambda rnn: "the gate is shut")
+        inner.setattr(ScannedMemory, "against_scan", lambda self: "the gate is shut")
         inner.setattr(gate, "is_shut", True)
         yield
 

@@ -20,20 +20,14 @@ from thrust_pomdp.deploy.network_parts import (
     weights_of,
 )
 from thrust_pomdp.deploy.program import Program
-from thrust_pomdp.recurrent.lru import LRU, LRULayer
+from thrust_pomdp.recurrent.lru import LRULayer
 from thrust_pomdp.recurrent.memory import memory_step, state_names
-from thrust_pomdp.recurrent.min_gru import MinGRU, MinGRULayer
+from thrust_pomdp.recurrent.min_gru import MinGRULayer
 from thrust_pomdp.recurrent.protocol import Memory
+from thrust_pomdp.recurrent.scanned import against_scanned
 
 #: Names of states outside; those of a memory of a user's own are its parts'.
 _STATE = {"hidden": "h", "cell": "c"}
-
-#: What the operations rely on, of memories and of their layers.
-_METHODS = ("step", "reset", "_through")
-_OF_LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
-    MinGRULayer: ("recall", "told"),
-    LRULayer: ("recall", "told", "factor", "entering"),
-}
 
 
 class UsersMemory(nn.Module):
@@ -122,21 +116,6 @@ def _users_memory(program: Program, rnn: nn.Module, features: str, start: str, w
     for name, old, new in zip(state_names(rnn), before, after, strict=True):
         program.state(_state_name(name, whose), [old], [new], whose)
     return output
-
-
-def against_scanned(rnn: nn.Module) -> str | None:
-    """Say why a memory is no minGRU or LRU that computes what these were written to."""
-    reason = gate.against_module(rnn, MinGRU, LRU)
-    if reason is not None:
-        return reason
-    reason = gate.against_methods(rnn, _METHODS, type(rnn)) or gate.against_calls(rnn)
-    for part in rnn.modules():
-        kind = type(part)
-        if reason is None and kind in _OF_LAYERS:
-            reason = gate.against_methods(part, ("forward", *_OF_LAYERS[kind]), kind)
-        elif reason is None and part is not rnn and kind is not nn.ModuleList:
-            reason = gate.against_module(part, nn.Linear, nn.LayerNorm, nn.Identity)
-    return reason
 
 
 def _scanned(program: Program, rnn: Any, features: str, start: str, whose: str) -> str:

@@ -39,6 +39,7 @@ from thrust_pomdp.recurrent.compiled import (
 )
 from thrust_pomdp.recurrent.encoder import Encoder
 from thrust_pomdp.recurrent.memory import memory_step
+from thrust_pomdp.recurrent.scanned import ScannedMemory, against_scanned
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
 from thrust_pomdp.recurrent.torch_layers import torch_layer
 
@@ -238,6 +239,8 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
 
 def against_compiled_cell(rnn: Any) -> str | None:
     """Say why a recurrent layer's step is torch's and not a compiled loop."""
+    if isinstance(rnn, ScannedMemory):
+        return f"there is no compiled step of {type(rnn).__name__}"
     n_weights = sum(weight.numel() for weight in layer_weights(rnn, 0))
     if n_weights >= _MOST_COMPARED:
         return f"it has {n_weights} weights, too many to compare at each step"
@@ -313,6 +316,8 @@ def _against_keys(extractor: Any) -> str | None:
 def _against_cell(rnn: Any) -> str | None:
     if rnn is None:
         return None
+    if isinstance(rnn, ScannedMemory):
+        return against_scanned(rnn)
     reason = gate.against_layer(rnn)
     if reason is None and rnn.num_layers != 1:
         return f"it has {rnn.num_layers} layers, prepared is one"

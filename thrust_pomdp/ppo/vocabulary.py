@@ -24,10 +24,19 @@ from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from thrust_pomdp.recurrent.gtrxl import GTrXL
+from thrust_pomdp.recurrent.lru import LRU
+from thrust_pomdp.recurrent.min_gru import MinGRU
 from thrust_pomdp.safe_values import MARK, SPACES, Kind, NotDataError, Reader, Vocabulary, Writer
 from thrust_pomdp.wrappers.blank_symbols import SymbolBox
 
-_MEMORIES = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN, "GTrXL": GTrXL}
+_MEMORIES = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "RNN": nn.RNN,
+    "GTrXL": GTrXL,
+    "MinGRU": MinGRU,
+    "LRU": LRU,
+}
 _ACTIVATIONS = {
     "CELU": nn.CELU,
     "ELU": nn.ELU,

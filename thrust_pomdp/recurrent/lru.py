@@ -32,6 +32,8 @@ class LRULayer(ScannedLayer):
     files and exports of any kind take them.
     """
 
+    computes = (*ScannedLayer.computes, "factor", "entering")
+
     def __init__(
         self,
         input_size: int,

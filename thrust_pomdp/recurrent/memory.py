@@ -6,7 +6,8 @@ and backward: what a loop with state zeroing gives. There are three kinds:
 
 * torch's LSTM, GRU and plain RNN (:mod:`thrust_pomdp.recurrent.torch_layers`), by torch's functions
   or compiled loops where the gate allows it;
-* a :class:`~thrust_pomdp.recurrent.protocol.Memory` of a user's own, by its step and its windows;
+* a :class:`~thrust_pomdp.recurrent.protocol.Memory`, of a user's own too, by its step and its
+  windows;
 * any other module that a program put in place of a layer, by calling it as ``sb3_contrib`` does.
 
 Axes: windows ``[n_seq, n_steps, ...]``, parts of a state ``[n_layers, n_seq, ...]``.
@@ -24,6 +25,7 @@ from torch import nn
 from thrust_pomdp import gate
 from thrust_pomdp.recurrent.compiled import against_loops, kernels_for
 from thrust_pomdp.recurrent.protocol import Memory
+from thrust_pomdp.recurrent.scanned import ScannedMemory
 from thrust_pomdp.recurrent.sequences import LSTMState, ResetLayout, dropout, zero_states
 from thrust_pomdp.recurrent.torch_layers import all_weights, torch_layer
 
@@ -126,6 +128,8 @@ def memory_sequences(
 
 def against_compiled_memory(rnn: Any) -> str | None:
     """Say why a recurrent module is not run over whole windows by the compiled loops."""
+    if isinstance(rnn, ScannedMemory):
+        return rnn.against_scan() or against_loops(*rnn.parameters())
     return gate.against_layer(rnn) or against_loops(*all_weights(rnn))
 
 

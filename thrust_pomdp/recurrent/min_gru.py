@@ -11,19 +11,31 @@ from typing import Any
 import torch as th
 from torch import nn
 
+from thrust_pomdp.arguments import check_finite_number
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.compiled_scan import MinGRURows, scan_kernels
 from thrust_pomdp.recurrent.protocol import StatePart
 from thrust_pomdp.recurrent.scan import scan
 from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, known
+
+#: Least number of steps beyond 1 over which a unit may average at first.
+_LEAST = 1e-2
 
 
 @known
 class MinGRULayer(ScannedLayer):
     """One layer of a :class:`MinGRU`."""
 
-    def __init__(self, input_size: int, hidden_size: int, is_first: bool) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, is_first: bool, longest: float | None
+    ) -> None:
         super().__init__(input_size, is_first)
         self.gates = nn.Linear(input_size, 2 * hidden_size)
+        if longest is not None:
+            lengths = 1 + (longest - 1) * th.rand(hidden_size)
+            with th.no_grad():
+                # sigmoid(-log(length - 1)) is 1 / length; of a length of 1 it is finite here.
+                self.gates.bias[:hidden_size] = -(lengths - 1).clamp_min(_LEAST).log()
 
     def recall(self, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return the state after one step."""
@@ -79,15 +91,29 @@ class MinGRU(ScannedMemory):
     :param input_size: numbers in the features of a step
     :param hidden_size: numbers that it gives to the heads, and units of the state
     :param num_layers: ``n_lstm_layers``
-    :raises ValueError: if one of them is no whole number of at least 1
+    :param longest: steps over which the slowest unit averages at first; those of the others are
+        uniform between 1 and so many (Tallec and Ollivier 2018, https://arxiv.org/abs/1804.11188).
+        None for torch's first biases, with which all average over two
+    :raises ValueError: if a size is no whole number of at least 1, for several layers of one unit,
+        and unless ``longest`` is a number above 1
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
-        super().__init__(input_size, hidden_size, num_layers)
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        longest: float | None = None,
+    ) -> None:
+        if longest is not None:
+            check_finite_number("longest", longest)
+            if longest <= 1:
+                raise ArgumentError(f"longest must be above 1 (steps), got {longest!r}")
+        super().__init__(input_size, hidden_size, num_layers, longest=longest)
 
     def make_layer(self, input_size: int, is_first: bool, **options: Any) -> MinGRULayer:
         """Make a layer."""
-        return MinGRULayer(input_size, self.hidden_size, is_first)
+        return MinGRULayer(input_size, self.hidden_size, is_first, **options)
 
     def state_parts(self) -> tuple[StatePart]:
         """Say what the state consists of: the average, ``hidden``."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch as th
 from torch import nn
 
 from thrust_pomdp import gate
+from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.recurrent.sequences import LSTMState
+
+gate.remember(nn.Identity)
 
 
 class ScannedLayer(nn.Module):
@@ -25,7 +28,10 @@ class ScannedLayer(nn.Module):
 
     :param input_size: numbers that it reads
     :param is_first: whether it reads the features
+    :cvar computes: methods that make up a step
     """
+
+    computes: ClassVar[tuple[str, ...]] = ("forward", "recall", "told")
 
     def __init__(self, input_size: int, is_first: bool) -> None:
         super().__init__()
@@ -77,12 +83,22 @@ class ScannedMemory(Memory):
     :param hidden_size: numbers that it gives to the heads
     :param num_layers: residual layers
     :param options: further arguments of the layers
+    :raises ValueError: for sizes that are no whole numbers of at least 1, and several layers of one
+        unit
+    :cvar computes: methods that make up a step
     """
+
+    computes: ClassVar[tuple[str, ...]] = ("step", "reset", "_through")
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Any
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers)
+        if self.num_layers > 1 and self.hidden_size == 1:
+            raise ArgumentError(
+                f"hidden_size must be at least 2 for {self.num_layers} layers, got 1: layer "
+                "normalisation leaves nothing of a single number"
+            )
         sizes = [self.input_size, *[self.hidden_size] * (self.num_layers - 1)]
         self.layers: Sequence[ScannedLayer] = nn.ModuleList(  # type: ignore[assignment]
             self.make_layer(size, number == 0, **options) for number, size in enumerate(sizes)
@@ -118,14 +134,17 @@ class ScannedMemory(Memory):
         return output, (th.stack(leaving),)
 
     def against_scan(self) -> str | None:
-        """Say why windows are run step by step: a step is no longer what it was."""
-        cls = next(cls for cls in type(self).__mro__ if cls in _KNOWN)
-        reason = gate.against_methods(self, ("step", "reset", "_through"), cls)
-        for layer in self.layers:
-            known = next((cls for cls in type(layer).__mro__ if cls in _KNOWN), None)
-            if reason is None and known is not None:
-                reason = gate.against_methods(layer, ("forward", "recall", "told"), known)
-        return reason
+        """Say why windows are run step by step: a step is no longer what it was written to be."""
+        parts: list[ScannedMemory | ScannedLayer] = [self, *self.layers]
+        return next(filter(None, map(_against_methods, parts)), None)
+
+
+def _against_methods(part: ScannedMemory | ScannedLayer) -> str | None:
+    """Say which method that makes up a step is not the one of the class that is known here."""
+    known_as = next((cls for cls in type(part).__mro__ if cls in _KNOWN), None)
+    if known_as is None:
+        return f"{type(part).__name__} is not known"
+    return gate.against_methods(part, part.computes, known_as)
 
 
 #: Classes of memories and layers whose windows are what their steps are.
@@ -136,3 +155,21 @@ def known(cls: type) -> type:
     """Remember a class of memories or layers as it is written; a decorator."""
     _KNOWN.add(gate.remember(cls))
     return cls
+
+
+def against_scanned(rnn: nn.Module) -> str | None:
+    """Say why a module does not compute exactly what a class of this package was written to.
+
+    :param rnn: a memory with all of its parts, hooks and parametrisations included
+    """
+    kinds = tuple(cls for cls in _KNOWN if issubclass(cls, ScannedMemory))
+    reason = gate.against_module(rnn, *kinds) or gate.against_calls(rnn)
+    for part in rnn.modules():
+        if reason is not None:
+            break
+        if type(part) in _KNOWN:
+            assert isinstance(part, (ScannedMemory, ScannedLayer))
+            reason = _against_methods(part)
+        elif type(part) is not nn.ModuleList:
+            reason = gate.against_module(part, nn.Linear, nn.LayerNorm, nn.Identity)
+    return reason

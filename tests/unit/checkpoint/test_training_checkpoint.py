@@ -32,6 +32,7 @@ from torch import nn
 
 from thrust_pomdp import RecurrentPPO, TrainingCheckpoint, VecPreviousAction, make_vec_env
 from thrust_pomdp.checkpoint.signals import EXIT_CODE
+from thrust_pomdp.recurrent import LRU, MinGRU
 
 N_ENVS, WINDOW, TOTAL = 3, 16, 480
 
@@ -146,6 +147,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "a memory of one's own": {
         "policy_kwargs": {"rnn_class": LastFrames}, "window_state": "carry",
+    },
+    "minGRU": {"policy_kwargs": {"rnn_class": MinGRU}},
+    "carried LRU in subsequences": {
+        "policy_kwargs": {"rnn_class": LRU}, "window_state": "carry", "sequence_length": 4,
     },
     "schedules": {"learning_rate": lambda progress: 1e-3 * progress, "clip_range": 0.3},
 }  # fmt: skip

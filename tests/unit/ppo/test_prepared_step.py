@@ -11,6 +11,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, MlpExtracto
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
 from thrust_pomdp.ppo.policies import CnnLstmPolicy, MlpLstmPolicy
 from thrust_pomdp.ppo.prepared_step import WatchedStep
+from thrust_pomdp.recurrent import LRU, MinGRU
 from thrust_pomdp.recurrent.compiled import load_kernels
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -25,6 +26,8 @@ PREPARED = {
     "GRU": {"rnn_class": th.nn.GRU},
     "RNN": {"rnn_class": th.nn.RNN},
     "RNN with relu": {"rnn_class": th.nn.RNN, "lstm_kwargs": {"nonlinearity": "relu"}},
+    "minGRU": {"rnn_class": MinGRU},
+    "two layers of LRU": {"rnn_class": LRU, "n_lstm_layers": 2},
     "encoder and layer norm": {"net_arch": {"encoder": [6, 5], "pi": [7]}, "layer_norm": True},
 }
 

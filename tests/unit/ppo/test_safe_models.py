@@ -31,6 +31,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
 )
 from thrust_pomdp.deploy.observation_layers import Previous
+from thrust_pomdp.recurrent import LRU, MinGRU
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.vec_env.normalizer_files import read_normalizer, write_normalizer
 
@@ -51,7 +52,7 @@ ACTIONS = {
     "multi-binary": spaces.MultiBinary(2),
     "box": spaces.Box(-1.0, 2.0, (2,), np.float32),
 }
-MEMORIES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+MEMORIES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN, "mingru": MinGRU, "lru": LRU}
 POLICY = {"image": "CnnLstmPolicy", "dict": "MultiInputLstmPolicy"}
 SMALL = {"lstm_hidden_size": 8, "net_arch": {"pi": [8], "vf": [8]}}
 

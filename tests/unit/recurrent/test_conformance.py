@@ -9,7 +9,7 @@ import torch as th
 from memories import FAULTS, LastFrames, OwnGRU, OwnLSTM
 from torch import nn
 
-from thrust_pomdp.recurrent import Memory, StatePart, check_memory
+from thrust_pomdp.recurrent import LRU, Memory, MinGRU, StatePart, check_memory
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from thrust_pomdp.recurrent import Memory, StatePart, check_memory
         (OwnGRU, None),
         (LastFrames, None),
         (LastFrames, {"context": 2}),
+        (MinGRU, None),
+        (LRU, None),
+        (LRU, {"state_size": 3, "r_min": 0.9, "r_max": 0.999, "max_phase": 0.3}),
     ],
 )
 def test_what_keeps_the_laws_passes(memory_class, lstm_kwargs):
@@ -32,6 +35,12 @@ def test_what_keeps_the_laws_passes(memory_class, lstm_kwargs):
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 5)])
 def test_other_sizes(sizes):
     check_memory(OwnGRU, input_size=sizes[0], hidden_size=sizes[1], n_layers=3)
+
+
+@pytest.mark.parametrize("memory_class", [MinGRU, LRU])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 4, 2), (7, 5, 3)])
+def test_other_sizes_of_memories_in_parallel_over_time(sizes, memory_class):
+    check_memory(memory_class, input_size=sizes[0], hidden_size=sizes[1], n_layers=sizes[2])
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

@@ -37,7 +37,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.analysis.trace_figure import plot_burst
 from thrust_pomdp.ppo.stored_states import burned_in
-from thrust_pomdp.recurrent import Memory
+from thrust_pomdp.recurrent import LRU, Memory, MinGRU
 
 WINDOW, HIDDEN = 16, 8
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -110,8 +110,8 @@ def test_torchs_lstm_written_out_trains_as_torchs(program):
             assert th.allclose(left, right, atol=2e-5)
 
 
-def first_pass(plant=None, **arguments) -> FirstPass:
-    model = make(LastFrames, learning_rate=0.0, **arguments)
+def first_pass(plant=None, rnn_class=LastFrames, **arguments) -> FirstPass:
+    model = make(rnn_class, learning_rate=0.0, **arguments)
     sharpen(model)
     callback = FirstPass(plant)
     model.learn(2 * WINDOW * model.n_envs, callback=callback)
@@ -168,8 +168,23 @@ class TestAStateOfOtherAxes:
         assert count.tolist() == [1, 4, 2]
 
 
+@pytest.mark.parametrize("rnn_class", [MinGRU, LRU])
+class TestMemoriesThatRunInParallelOverTime:
+    @pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "burn-in"])
+    @pytest.mark.parametrize("window_state", ["zero", "carry"])
+    def test_the_first_pass_is_what_was_collected(self, rnn_class, program, window_state):
+        found = first_pass(rnn_class=rnn_class, program=program, window_state=window_state)
+        assert found.error < 1e-5
+
+    @pytest.mark.parametrize("plant", [ignore_resets, zero_initial_state])
+    def test_faults_of_training_are_noticed(self, rnn_class, plant):
+        found = first_pass(plant, rnn_class=rnn_class, window_state="carry")
+        assert found.log_prob_error > 1e-3
+        assert found.value_error > 1e-3
+
+
 class TestActing:
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, OwnLSTM, LastFrames])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, OwnLSTM, LastFrames, MinGRU, LRU])
     def test_predict_hands_out_and_takes_the_state(self, rnn_class):
         model = make(rnn_class)
         obs = np.random.default_rng(0).normal(size=(9, 2, 3)).astype(np.float32)
@@ -192,7 +207,7 @@ class TestActing:
         with pytest.raises(ValueError, match=r"frames \(1, 3, 4, 8\), count \(1, 3\) for 3 obs"):
             model.predict(np.zeros((3, 3), np.float32), state)
 
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU])
     def test_a_stateful_actor_and_evaluation(self, rnn_class, tmp_path):
         model = make(rnn_class)
         env = DummyVecEnv([lambda: Monitor(FixedLengthEnv(5)), lambda: Monitor(FixedLengthEnv(6))])
@@ -223,7 +238,7 @@ class TestActing:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU])
     def test_a_saved_model_acts_and_trains_on(self, rnn_class, tmp_path):
         model = make(rnn_class, "carry").learn(WINDOW * 3)
         model.save(tmp_path / "model.zip")
