@@ -7,7 +7,7 @@ ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
-.PHONY: help demo test test-long test-demo lint format docs clean
+.PHONY: help demo test test-long test-demo mutate lint format docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ test-long: $(VENV)/.dev ## the laws of tests/laws/ on more than 10,000 random ca
 # Screenshots are left in build/demo/, to be looked at.
 test-demo: $(VENV)/.browser ## install Chromium and drive the page docs/demo in it
 	$(BIN)/python -m pytest -m external tests/unit/scripts/test_demo_in_browser.py $(ARGS)
+
+# Which test runs what is found first, under coverage, which takes half an hour.
+mutate: $(VENV)/.dev ## plant faults in the core, one by one, and see whether the tests notice
+	$(BIN)/python scripts/mutate.py run $(ARGS)
 
 lint: $(VENV)/.dev ## what pre-commit runs: ruff's rules and format, mypy
 	$(BIN)/ruff check .
