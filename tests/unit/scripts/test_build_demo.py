@@ -336,6 +336,30 @@ class TestScene:
             np.testing.assert_allclose(row[2:6], env.unwrapped.state, rtol=0, atol=1e-9)
         assert len(told["rows"]) == 250 or told["rows"][-1][-1]
 
+    def test_an_agent_forgets_what_was_before_a_fall(self, folder):
+        """With torch's actor, told of each start, on all that was to be seen."""
+        told = in_node(
+            folder,
+            f"""{ACTORS}
+            import {{ Scene }} from "./scene.js";
+            const scene = new Scene(given, actors()), {{ memory }} = scene.carts;
+            told = [];
+            for (let step = 0; step < 400; step++) {{
+              if (!memory.isFallen)
+                told.push([memory.steps, scene.blanked, memory.state, memory.driver.action]);
+              scene.step();
+            }}""",
+            {"seed": 4, "rate": 0.9, "burst": 24},
+        )
+        actor = StatefulActor.load(build_demo.MODELS / "memory.safetensors", device="cpu")
+        actor.deterministic = True
+        assert sum(steps == 0 for steps, *_ in told) > 2
+        for steps, blanked, state, action in told:
+            if steps == 0:
+                actor.reset()
+            reading = np.zeros(4) if blanked else np.array(state)
+            assert action == actor.act(reading.astype(np.float32), blanked=blanked)
+
     def test_memory_outlives_no_memory_in_each_of_20_scenes(self, folder):
         told = in_node(
             folder,
