@@ -31,7 +31,7 @@ from thrust_pomdp import (
     VecPreviousReward,
     VecPrivilegedInfo,
 )
-from thrust_pomdp.recurrent import LRU, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, MinGRU
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -60,6 +60,11 @@ class Case:
     env: Callable[..., gym.Env] | None = None
     outputs: tuple[str, ...] = ()
 
+    @property
+    def is_for_onnx_and_numpy(self) -> bool:
+        """Whether C and JavaScript refuse it."""
+        return self.images or self.policy_kwargs.get("rnn_class") is GTrXL
+
 
 EVERYTHING = ("normalize", "previous_action", "previous_reward", "stack")
 TWO_SENSORS = spaces.Dict(gyro=VECTOR, mode=spaces.Discrete(4), wheels=spaces.MultiBinary(2))
@@ -73,6 +78,19 @@ CASES: dict[str, Case] = {
     "two layers": Case(layers=("normalize",), policy_kwargs={"n_lstm_layers": 2}),
     "three layers of gru": Case(policy_kwargs={"rnn_class": nn.GRU, "n_lstm_layers": 3}),
     "gru": Case(layers=EVERYTHING, policy_kwargs={"rnn_class": nn.GRU}),
+    "attention": Case(
+        layers=EVERYTHING, outputs=("value",),
+        policy_kwargs={"rnn_class": GTrXL, "lstm_kwargs": {"context": 5}},
+    ),
+    "two layers of attention": Case(
+        policy_kwargs={
+            "rnn_class": GTrXL, "n_lstm_layers": 2,
+            "lstm_kwargs": {"context": 64, "n_heads": 3, "mlp_size": 7},
+        },
+    ),
+    "attention to one step": Case(
+        policy_kwargs={"rnn_class": GTrXL, "lstm_kwargs": {"context": 1, "n_heads": 1}},
+    ),
     "rnn": Case(layers=("normalize",), policy_kwargs={"rnn_class": nn.RNN}),
     "min gru": Case(layers=EVERYTHING, policy_kwargs={"rnn_class": MinGRU}),
     "two layers of min gru": Case(policy_kwargs={"rnn_class": MinGRU, "n_lstm_layers": 2}),

@@ -42,6 +42,7 @@ def c_source(program: Program, name: str) -> bytes:
     :raises ValueError: for what C cannot do, naming it
     """
     refuse_images(program, "C")
+    refuse_attention(program, "C")
     if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
         raise ArgumentError(
             f"name must be letters, digits and underscores to name functions in C, got {name!r}"
@@ -65,6 +66,18 @@ def refuse_images(program: Program, runtime: str) -> None:
         raise ArgumentError(
             f"model must see no images to be exported for {runtime}, got {', '.join(names)}: "
             "export it to .onnx or .npz"
+        )
+
+
+def refuse_attention(program: Program, runtime: str) -> None:
+    """Refuse to export attention, which is written for ONNX and NumPy alone.
+
+    :raises ValueError: naming the memory
+    """
+    if any(operation.kind == "attention" for operation in program.operations):
+        raise ArgumentError(
+            f"model must have another memory to be exported for {runtime}, got a GTrXL, which "
+            "keeps what it was given at many steps: export it to .onnx or .npz"
         )
 
 

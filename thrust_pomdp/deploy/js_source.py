@@ -8,7 +8,7 @@ from importlib import resources
 
 import numpy as np
 
-from thrust_pomdp.deploy.c_source import refuse_images
+from thrust_pomdp.deploy.c_source import refuse_attention, refuse_images
 from thrust_pomdp.deploy.program import Program
 
 #: Whole numbers that JavaScript's numbers are read from.
@@ -19,9 +19,10 @@ def js_source(program: Program, name: str) -> bytes:
     """Return the module.
 
     :param name: what its first line says
-    :raises ValueError: for images
+    :raises ValueError: for images and attention
     """
     refuse_images(program, "JavaScript")
+    refuse_attention(program, "JavaScript")
     data = {**program.as_data(), "shapes": {key: list(v) for key, v in program.shapes.items()}}
     arrays = {}
     for key, array in program.arrays.items():

@@ -1,7 +1,7 @@
 """Memories as operations of a :class:`~thrust_pomdp.deploy.program.Program`.
 
-Torch's layers, the minGRU and the LRU are written out; a memory of a user's own, or one that was
-changed, stays a call of the module.
+Torch's layers, the minGRU, the LRU and the gated transformer are written out; a memory of a user's
+own, or one that was changed, stays a call of the module.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch as th
 from torch import nn
 
 from thrust_pomdp import gate
+from thrust_pomdp.deploy.gtrxl_parts import against_gtrxl, emit_gtrxl
 from thrust_pomdp.deploy.network_parts import (
     emit_activation,
     emit_call,
@@ -61,6 +62,11 @@ def emit_memory(
     """
     if against_scanned(rnn) is None:
         return _scanned(program, rnn, features, start, whose)
+    if against_gtrxl(rnn) is None:
+        output, parts = emit_gtrxl(program, rnn, features, start)
+        for name, (olds, news) in parts.items():
+            program.state(_state_name(name, whose), olds, news, whose, True)
+        return output
     if gate.against_layer(rnn) is not None:
         return _users_memory(program, rnn, features, start, whose)
     layer: Any = rnn

@@ -300,8 +300,8 @@ _ACTIVATIONS: dict[str, Callable[[Array, Any], Any]] = {
 
 
 def _layer_norm(x: list[Array], w: Weights, o: Any) -> Any:
-    deviation = x[0] - x[0].mean(axis=1, keepdims=True)
-    spread = np.square(deviation).mean(axis=1, keepdims=True)
+    deviation = x[0] - x[0].mean(axis=-1, keepdims=True)
+    spread = np.square(deviation).mean(axis=-1, keepdims=True)
     scaled = deviation / np.sqrt(spread + np.float32(o["epsilon"]))
     return scaled * w.get("weight", np.float32(1)) + w.get("bias", np.float32(0))
 
@@ -355,6 +355,30 @@ def _lru(x: list[Array], w: Weights, o: Any) -> Any:
     return x[0] + np.concatenate((a * c - b * d, a * d + b * c), axis=1)
 
 
+def _attention(x: list[Array], w: Weights, o: Any) -> Any:
+    # The last of some steps sees those of its episode; all but the steps has an axis of heads.
+    steps, count = _layer_norm([x[0]], {p: w[p] for p in ("weight", "bias")}, o), x[1]
+    query = np.tensordot(steps[:, -1], w["query"], axes=(1, 2))
+    looked_for = np.einsum("nhd,hde->nhe", query + w["content_bias"], w["key"])
+    scores = np.einsum("nhe,nce->nhc", looked_for, steps)
+    scores += np.einsum("nhd,hdc->nhc", query + w["position_bias"], w["positions"])
+    age = np.arange(steps.shape[1])[::-1]
+    scores = scores / np.float32(np.sqrt(query.shape[2]))
+    scores = np.where(age > count[:, None, None], np.float32(-np.inf), scores)
+    counts = np.exp(scores - scores.max(axis=2, keepdims=True))
+    seen = np.einsum("nhc,nce->nhe", counts / counts.sum(axis=2, keepdims=True), steps)
+    return np.einsum("nhe,hde->nhd", seen, w["value"]).reshape(len(seen), -1)
+
+
+def _gate(x: list[Array], w: Weights, o: Any) -> Any:
+    stream, update = x
+    reset, change, new = np.split(update @ w["of_update"].T, 3, axis=1)
+    reset_by_stream, change_by_stream = np.split(stream @ w["of_stream"].T, 2, axis=1)
+    kept = _sigmoid(reset + reset_by_stream) * stream
+    change = _sigmoid(change + change_by_stream - w["bias"])
+    return stream + change * (np.tanh(new + kept @ w["of_reset"].T) - stream)
+
+
 def _chosen(logits: Array, uniform: Array | None) -> Any:
     if uniform is None:
         return logits.argmax(axis=1)
@@ -398,6 +422,7 @@ def _unscale(x: list[Array], w: Weights, o: Any) -> Any:
 
 _OPERATIONS: dict[str, Callable[[list[Array], Any, Any], Any]] = {
     "add": lambda x, w, o: x[0] + x[1],
+    "attention": _attention,
     "activation": lambda x, w, o: _ACTIVATIONS[o["function"]](x[0], o),
     "bits": _bits,
     "blank": _blank,
@@ -407,9 +432,11 @@ _OPERATIONS: dict[str, Callable[[list[Array], Any, Any], Any]] = {
     "concat": lambda x, w, o: np.concatenate(x, axis=o["axis"] + 1),
     "constant": lambda x, w, o: np.repeat(w["numbers"][None], len(x[0]), axis=0),
     "conv": _conv,
+    "count": lambda x, w, o: np.minimum(x[0] + 1, o["most"]),
     "dense": _dense,
     "divide": lambda x, w, o: x[0] / np.float32(o["by"]),
     "flatten": lambda x, w, o: x[0].reshape(len(x[0]), -1),
+    "gate": _gate,
     "gaussian": _gaussian,
     "glu": _glu,
     "gru": _gru,

@@ -79,8 +79,10 @@ def _one_hot(graph: GraphBuilder, op: Operation) -> None:
 
 def _reset(graph: GraphBuilder, op: Operation) -> None:
     x, start = map(str, op.inputs)
-    axes = graph.constant(list(range(1, 1 + len(graph.shape(x)))))
-    flags = graph.node("Unsqueeze", [start, axes])
+    flags = start
+    if graph.shape(x):
+        axes = graph.constant(list(range(1, 1 + len(graph.shape(x)))))
+        flags = graph.node("Unsqueeze", [start, axes])
     graph.node("Where", [flags, graph.constant(0, graph.dtype(x)), x], op.outputs)
 
 
@@ -199,6 +201,64 @@ def _lru(graph: GraphBuilder, op: Operation) -> None:
     graph.node("Add", [kept, added], op.outputs)
 
 
+def _count(graph: GraphBuilder, op: Operation) -> None:
+    more = graph.node("Add", [str(op.inputs[0]), graph.constant(1)])
+    graph.node("Min", [more, graph.constant(op.options["most"])], op.outputs)
+
+
+def _attention(graph: GraphBuilder, op: Operation) -> None:
+    x, count = map(str, op.inputs)
+    n_steps, size = graph.shape(x)
+    head_size = graph.program.arrays[op.arrays["content_bias"]].shape[1]
+    one, two = graph.constant([1]), graph.constant([2])
+    norm = [x, graph.weight(op, "weight"), graph.weight(op, "bias")]
+    epsilon = op.options["epsilon"]
+    steps = graph.node("LayerNormalization", norm, axis=-1, epsilon=epsilon)
+    last = graph.node("Gather", [steps, graph.constant(n_steps - 1)], axis=1)
+    # Products are of rows [n, heads, 1, a] and matrices [heads, a, b].
+    last = graph.node("Unsqueeze", [last, graph.constant([1, 2])])
+    by_head = graph.node("Transpose", [graph.weight(op, "query")], perm=[0, 2, 1])
+    query = graph.node("MatMul", [last, by_head])
+
+    def biased(name: str) -> str:
+        bias = graph.node("Unsqueeze", [graph.weight(op, name), one])
+        return graph.node("Add", [query, bias])
+
+    looked_for = graph.node("MatMul", [biased("content_bias"), graph.weight(op, "key")])
+    steps = graph.node("Unsqueeze", [steps, one])
+    turned = graph.node("Transpose", [steps], perm=[0, 1, 3, 2])
+    scores = graph.node("MatMul", [looked_for, turned])
+    by_distance = graph.node("MatMul", [biased("position_bias"), graph.weight(op, "positions")])
+    scores = graph.node("Add", [scores, by_distance])
+    scores = graph.node("Div", [scores, graph.constant(np.sqrt(head_size), "float32")])
+    age = graph.constant(np.arange(n_steps)[::-1])
+    unseen = graph.node("Greater", [age, graph.node("Unsqueeze", [count, one])])
+    unseen = graph.node("Unsqueeze", [unseen, graph.constant([1, 2])])
+    scores = graph.node("Where", [unseen, graph.constant(-np.inf, "float32"), scores])
+    seen = graph.node("MatMul", [graph.node("Softmax", [scores], axis=3), steps])
+    by_head = graph.node("Transpose", [graph.weight(op, "value")], perm=[0, 2, 1])
+    values = graph.node("Squeeze", [graph.node("MatMul", [seen, by_head]), two])
+    graph.node("Reshape", [values, graph.constant([-1, size])], op.outputs)
+
+
+def _gate(graph: GraphBuilder, op: Operation) -> None:
+    stream, update = map(str, op.inputs)
+
+    def product(x: str, part: str) -> str:
+        return graph.node("Gemm", [x, graph.weight(op, part)], transB=1)
+
+    reset, change, new = _split(graph, product(update, "of_update"), 3)
+    reset_by_stream, change_by_stream = _split(graph, product(stream, "of_stream"), 2)
+    reset = graph.node("Sigmoid", [graph.node("Add", [reset, reset_by_stream])])
+    change = graph.node("Sub", [graph.node("Add", [change, change_by_stream]),
+                                graph.weight(op, "bias")])  # fmt: skip
+    change = graph.node("Sigmoid", [change])
+    kept = product(graph.node("Mul", [reset, stream]), "of_reset")
+    new = graph.node("Tanh", [graph.node("Add", [new, kept])])
+    taken = graph.node("Mul", [change, graph.node("Sub", [new, stream])])
+    graph.node("Add", [stream, taken], op.outputs)
+
+
 def _choices(graph: GraphBuilder, op: Operation) -> None:
     x, noise, masks = op.inputs
     logits, sizes = str(x), op.options["sizes"]
@@ -298,6 +358,7 @@ def _constant(graph: GraphBuilder, op: Operation) -> None:
 #: What adds an operation to a graph, by its kind.
 OPERATIONS: dict[str, Callable[[GraphBuilder, Operation], None]] = {
     "activation": _activation,
+    "attention": _attention,
     "add": _add,
     "bits": _bits,
     "blank": _blank,
@@ -307,9 +368,11 @@ OPERATIONS: dict[str, Callable[[GraphBuilder, Operation], None]] = {
     "concat": _concat,
     "constant": _constant,
     "conv": _conv,
+    "count": _count,
     "dense": _dense,
     "divide": _divide,
     "flatten": _reshaped,
+    "gate": _gate,
     "gaussian": _gaussian,
     "glu": _glu,
     "gru": _gru,

@@ -17,6 +17,7 @@ import torch as th
 from torch import nn
 from torch.nn.functional import linear, pad
 
+from thrust_pomdp import gate
 from thrust_pomdp.errors import ArgumentError
 
 #: Least number of queries that are computed at once: with fewer most time goes into calls.
@@ -26,6 +27,7 @@ _LEAST_BLOCK = 32
 _NOBODYS = -2
 
 
+@gate.remember
 class BandAttention(nn.Module):
     """Multi-head attention in which a step sees a fixed number of steps up to itself.
 
@@ -90,8 +92,8 @@ class BandAttention(nn.Module):
         :param distances: as for :meth:`_positions`
         :return: ``[n, size]``
         """
-        n, heads = len(steps), (self.n_heads, self.head_size)
-        query = self.query(steps[:, -1]).view(n, *heads)
+        heads = self.n_heads, self.head_size
+        query = self.query(steps[:, -1]).view(-1, *heads)
         looked_for = _by_head(query + self.content_bias, self.key.view(*heads, -1))
         scores = looked_for @ steps.transpose(1, 2)
         scores = scores + _by_head(query + self.position_bias, self._positions(distances))
@@ -100,7 +102,7 @@ class BandAttention(nn.Module):
         scores = (scores / math.sqrt(self.head_size)).masked_fill(unseen[:, None], -th.inf)
         seen = scores.softmax(dim=2) @ steps
         values = _by_head(seen, self.value.view(*heads, -1).transpose(1, 2))
-        attended: th.Tensor = self.out(values.reshape(n, -1))
+        attended: th.Tensor = self.out(values.flatten(1))
         return attended
 
     def _windows(

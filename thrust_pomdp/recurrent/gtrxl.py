@@ -7,12 +7,14 @@ from typing import cast
 import torch as th
 from torch import nn
 
+from thrust_pomdp import gate
 from thrust_pomdp.arguments import check_count, check_number
 from thrust_pomdp.recurrent.attention import BandAttention, sinusoids
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.recurrent.sequences import LSTMState
 
 
+@gate.remember
 class GTrXL(Memory):
     """Gated transformer memory: attention over the last ``context`` steps of the episode.
 
@@ -107,6 +109,8 @@ class GTrXL(Memory):
         self, features: th.Tensor, states: LSTMState, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, LSTMState]:
         """Let all steps attend at once to those before them, as far as they are of the episode."""
+        if self.against_bands() is not None:
+            return super().windows(features, states, episode_starts)
         inputs, counts = states
         n_steps, own = features.shape[1], self.context - 1
         episodes = episode_starts.cumsum(dim=1)
@@ -127,10 +131,15 @@ class GTrXL(Memory):
         counts = th.where(last[:, 0] == 0, counts + n_steps, of_last)
         return stream, (th.stack(kept), counts.clamp(max=self._n_kept))
 
+    def against_bands(self) -> str | None:
+        """Say why windows are run step by step: a step is no longer what it was."""
+        return gate.against_methods(self, ("step", "reset", "_gated_layers"), GTrXL)
+
     def _gated_layers(self) -> list[GatedLayer]:
         return cast("list[GatedLayer]", list(self.layers))
 
 
+@gate.remember
 class GatedLayer(nn.Module):
     """What a layer has beside the steps that it sees; called with what they told.
 
@@ -163,6 +172,7 @@ class GatedLayer(nn.Module):
         return output
 
 
+@gate.remember
 class GRUGate(nn.Module):
     """Takes over of an update what it wants, as a GRU does of its input.
 

@@ -27,6 +27,7 @@ from thrust_pomdp.deploy.export import difference_to
 from thrust_pomdp.deploy.numpy_actor import NumpyActor
 from thrust_pomdp.deploy.players import COMPILERS, NODE, WARNINGS
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
+from thrust_pomdp.recurrent import GTrXL
 from thrust_pomdp.recurrent.sequences import RNNStates
 
 ENDINGS = (".onnx", ".npz", ".h", ".js")
@@ -199,10 +200,19 @@ class OwnExtractor(BaseFeaturesExtractor):
         return self.dense(observations).sin()
 
 
+class DoubledGTrXL(GTrXL):
+    """A user's own, of one that is known."""
+
+    def step(self, features, states):
+        output, states = super().step(features, states)
+        return 2 * output, states
+
+
 OWN = {
     "OwnExtractor": {"features_extractor_class": OwnExtractor},
     "LastFrames": {"rnn_class": LastFrames},
     "OwnLSTM": {"rnn_class": OwnLSTM, "n_lstm_layers": 2},
+    "DoubledGTrXL": {"rnn_class": DoubledGTrXL},
     "GELU": {"activation_fn": nn.GELU},
 }
 
@@ -306,6 +316,11 @@ class TestWhatIsNotKnownIsRefused:
     @pytest.mark.parametrize("ending", [".h", ".js"])
     def test_images(self, ending, tmp_path):
         self.refuse(make_actor(CASES["camera"]), "no images .*, got obs", tmp_path, ending)
+
+    @pytest.mark.parametrize("ending", [".h", ".js"])
+    def test_attention(self, ending, tmp_path):
+        message = r"another memory .*, got a GTrXL.* to \.onnx or \.npz"
+        self.refuse(make_actor(CASES["attention"]), message, tmp_path, ending)
 
     def test_weights_of_double_precision(self, tmp_path):
         actor = make_actor(CASES["lstm"])

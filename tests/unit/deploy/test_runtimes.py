@@ -72,7 +72,8 @@ PAIRS = [
     pytest.param(name, runtime, id=f"{name}-{runtime}")
     for name, case in CASES.items()
     for runtime in RUNTIMES
-    if not (case.images and runtime in ("c", "node")) and (runtime != "c" or name in COMPILED)
+    if not (case.is_for_onnx_and_numpy and runtime in ("c", "node"))
+    and (runtime != "c" or name in COMPILED)
 ]
 
 
@@ -122,7 +123,7 @@ def test_ten_thousand_steps(name, n_envs, with_noise, tmp_path):
     if with_noise and not has_noise(CASES[name]):
         pytest.skip("gSDE acts by its mean")
     runtimes = ["numpy", "onnx"]
-    if n_envs == 1 and not CASES[name].images:
+    if n_envs == 1 and not CASES[name].is_for_onnx_and_numpy:
         runtimes += ["c", "node"]
     ways = [(COMPILERS, ()), (COMPILERS, SANITIZERS)]
     for runtime in filter(IS_THERE.__getitem__, runtimes):

@@ -305,6 +305,31 @@ def test_what_a_program_changes_changes_windows_and_steps_alike(change) -> None:
     assert th.allclose(windows, steps, rtol=0, atol=1e-11)
 
 
+class Doubled(GTrXL):
+    """A step of a user's own."""
+
+    def step(self, features, states):
+        output, states = super().step(features, states)
+        return 2 * output, states
+
+
+def _replaced_step(memory: GTrXL) -> None:
+    step = memory.step
+    memory.step = lambda features, states: step(2 * features, states)
+
+
+@pytest.mark.parametrize(("cls", "change"), [(Doubled, lambda m: None), (GTrXL, _replaced_step)])
+def test_a_step_of_a_users_own_is_what_windows_run(cls, change) -> None:
+    memory = cls(3, 8, context=9)
+    change(memory)
+    assert "step" in memory.against_bands()
+    assert GTrXL(3, 8).against_bands() is None
+    features, starts = th.randn(2, 12, 3), th.rand(2, 12) < 0.2
+    windows, _ = memory(features, memory.initial_state(2), starts)
+    steps, _ = Memory.windows(memory, features, memory.initial_state(2), starts)
+    assert th.equal(windows, steps)
+
+
 class TestLongWindows:
     """What a window costs grows with its length, not with its square."""
 

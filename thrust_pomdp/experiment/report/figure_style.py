@@ -23,12 +23,13 @@ _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
 
 #: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
-_VARIANTS = {
+_VARIANTS: dict[str, tuple[str, Any]] = {
     "lstm-privileged": ("lstm", _DASHES[1]),
     "lstm-prev-action-privileged": ("lstm-prev-action", _DASHES[1]),
     "state": ("mlp", _DASHES[2]),
     "gru": ("lstm", _DASHES[2]),
     "gru-prev-action": ("lstm-prev-action", _DASHES[2]),
+    "gtrxl": ("lstm", _DASHES[3]),
 }
 
 #: What the rungs are called where there is little room.
