@@ -6,6 +6,8 @@ fault is planted in sb3-contrib's algorithm and in ours.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch as th
 
@@ -140,7 +142,7 @@ class BootstrapsTheDead:
 
 
 class TheirsTwice:
-    """sb3-contrib's minibatches overlap."""
+    """Each of sb3-contrib's minibatches comes twice."""
 
     def get(self, batch_size=None):
         for samples in super().get(batch_size):
@@ -236,3 +238,80 @@ class LosesMemoryWeights:
                 if "lstm" in name:
                     weight.uniform_(-0.2, 0.2)
         return model
+
+
+class Planted(NamedTuple):
+    """A fault that is planted.
+
+    :param law: that names it
+    :param theirs: what is laid over sb3-contrib's algorithm, and where
+    :param ours: what is laid over ours
+    """
+
+    law: str
+    theirs: tuple
+    ours: tuple
+
+
+def _both(law, plant, mixin):
+    return Planted(law, (plant, mixin), (plant, mixin))
+
+
+def with_seed(model_of, seed):
+    """Make models whose seed is always the same."""
+    return lambda env, **kwargs: model_of(env, **{**kwargs, "seed": seed})
+
+
+def planted_in(make_model, planted, library):
+    """Return what makes models with a fault.
+
+    :param library: ``"theirs"`` or ``"ours"``
+    """
+    plant, what = getattr(planted, library)
+    if plant is with_seed:
+        return with_seed(make_model, what)
+    return lambda env, **kwargs: plant(make_model(env, **kwargs), what)
+
+
+PLANTED = {
+    "memory is cleared one step late": _both(
+        "reset at the right step", with_methods, StartsComeLate
+    ),
+    "training clears memory one step early, too": _both(
+        "reset at the right step", with_policy, EarlyInTraining
+    ),
+    "memory outlives truncation": _both("reset on truncated", with_methods, TruncatedGoesOn),
+    "memory outlives termination": _both("reset on terminated", with_methods, TerminatedGoesOn),
+    "no bootstrap at truncation": _both("bootstrap at truncation", with_policy, NoBootstrap),
+    "a bootstrap without memory": _both(
+        "bootstrap at truncation", with_policy, BootstrapsWithoutMemory
+    ),
+    "a bootstrap after termination at a window's end": _both(
+        "returns and advantages", with_buffer, BootstrapsTheDead
+    ),
+    "training starts sequences from zero": _both("first pass", with_policy, ForgetsStoredStates),
+    "environments get each other's memory": _both("axis order of state", with_policy, RollsStates),
+    "the batch is transposed": Planted(
+        "axis order of batch", (with_buffer, TheirsTransposed), (with_buffer, OursTransposed)
+    ),
+    "advantages belong to other steps": _both(
+        "axis order of batch", with_buffer, AdvantagesElsewhere
+    ),
+    "rewards are stored a step late": _both("axis order of batch", with_buffer, StoresLateRewards),
+    "minibatches come twice": Planted(
+        "one use of each step", (with_buffer, TheirsTwice), (with_buffer, OursTwice)
+    ),
+    "a millionth of memory outlives episodes": _both("no leak", with_policy, Leaks),
+    "evaluation starts with stale memory": _both(
+        "memory at evaluation", with_methods, StaleEvaluation
+    ),
+    "evaluation never clears memory": _both(
+        "memory at evaluation", with_methods, EvaluationForgetsStarts
+    ),
+    "evaluation changes weights": _both(
+        "memory at evaluation", with_methods, EvaluationChangesWeights
+    ),
+    "the seed is not used": _both("determinism", with_seed, None),
+    "all seeds are one": _both("determinism", with_seed, 3),
+    "the memory's weights are not loaded": _both("save and load", with_methods, LosesMemoryWeights),
+}

@@ -176,7 +176,8 @@ def minibatches_of(model: Any) -> Minibatches:
     before = _optimizer_steps(model)
     train_on(model, lambda buffer: None)
     number = _optimizer_steps(model) - before
-    return Minibatches(ask_each_step(model), number, _first_size(model))
+    said = ask_each_step(model)
+    return Minibatches(said, number, _first_size(model, said.uses))
 
 
 def _optimizer_steps(model: Any) -> int:
@@ -186,10 +187,12 @@ def _optimizer_steps(model: Any) -> int:
     return max((int(state.get("step", 0)) for state in optimizer.state.values()), default=0)
 
 
-def _first_size(model: Any) -> float:
+def _first_size(model: Any, ratios: Array) -> float:
     """Return the size of an epoch's first minibatch: the only one where training is stopped early.
 
     All ratios are planted to be far from 1. A step that is in it then has a share of its loss.
+
+    :param ratios: of the steps, without what is planted
     """
     kept, model.target_kl = model.target_kl, 1e-3
     shares = []
@@ -201,7 +204,7 @@ def _first_size(model: Any) -> float:
                 buffer.advantages[place] = 1
                 buffer.log_probs[...] -= math.log(2)
 
-            shares.append(-train_on(model, single_out)[0] / 2)
+            shares.append(-train_on(model, single_out)[0] / (2 * ratios[place]))
     finally:
         model.target_kl = kept
     if max(shares) < 1e-3:

@@ -147,7 +147,7 @@ class ProbeEnv(gym.Env[Array, Any]):
     """
 
     def __init__(self, number: int, told: dict[str, Array]) -> None:
-        self.observation_space = spaces.Box(-np.inf, np.inf, (N_FEATURES,), np.float32)
+        self.observation_space = spaces.Box(-8, 8, (N_FEATURES,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._number, self._told = number, told
         self._episode, self._step, self._time = -1, -1, 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import thrust_pomdp
-from thrust_pomdp import recurrent
+from thrust_pomdp import conformance, recurrent
 from thrust_pomdp.ppo import maskable
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +25,11 @@ REFERENCE = {
 PUBLIC = {
     **{name: f"thrust_pomdp.{name}" for name in thrust_pomdp.__all__},
     **{name: f"thrust_pomdp.recurrent.{name}" for name in recurrent.__all__},
+    **{
+        name: f"thrust_pomdp.conformance.{name}"
+        for name in conformance.__all__
+        if name not in recurrent.__all__
+    },
     "NumpyActor": "thrust_pomdp.deploy.numpy_actor.NumpyActor",
     "OnnxActor": "thrust_pomdp.deploy.onnx_actor.OnnxActor",
     **{
