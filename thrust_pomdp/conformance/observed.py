@@ -191,13 +191,14 @@ def _first_size(model: Any, ratios: Array) -> float:
     """Return the size of an epoch's first minibatch: the only one where training is stopped early.
 
     All ratios are planted to be far from 1. A step that is in it then has a share of its loss.
+    Steps that are not used, or whose ratio is no number, say nothing.
 
     :param ratios: of the steps, without what is planted
     """
     kept, model.target_kl = model.target_kl, 1e-3
-    shares = []
+    shares: list[float] = []
     try:
-        for place in np.ndindex(N_STEPS, N_ENVS):
+        for place in map(tuple, np.argwhere(ratios > 1e-3)):
 
             def single_out(buffer: Any, place: tuple[int, ...] = place) -> None:
                 buffer.advantages[...] = 0
@@ -207,9 +208,9 @@ def _first_size(model: Any, ratios: Array) -> float:
             shares.append(-train_on(model, single_out)[0] / (2 * ratios[place]))
     finally:
         model.target_kl = kept
-    if max(shares) < 1e-3:
-        raise NotObservableError("target_kl does not stop its training")
-    return 1 / max(shares)
+    if max(shares, default=0) < 1e-3:
+        raise NotObservableError("where target_kl stops its training no loss is logged")
+    return float(1 / max(shares))
 
 
 def ask_each_step(model: Any) -> Spoken:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import tempfile
 from typing import Any
 
 import numpy as np
 
+from thrust_pomdp.conformance.acting import ask, play
 from thrust_pomdp.conformance.laws import where
 from thrust_pomdp.conformance.observed import Array, AtWindowsEnd, collected, outputs
 from thrust_pomdp.conformance.probe import N_ENVS, N_STEPS, PLACES, make_env, shown, starts
@@ -23,40 +23,11 @@ _FEWEST = 3
 _PREDICT = "predict(obs, state, episode_start, deterministic=True)"
 
 
-def _ask(model: Any, obs: Array, state: Any, flags: Array) -> tuple[Any, Any]:
-    """Ask for the likeliest actions; all are allowed, where that is asked back."""
-    masks = {}
-    if "action_masks" in inspect.signature(model.predict).parameters:
-        masks["action_masks"] = np.ones((len(obs), 2), dtype=bool)
-    answer: tuple[Any, Any] = model.predict(
-        obs, state=state, episode_start=flags, deterministic=True, **masks
-    )
-    return answer
-
-
-def _play(model: Any, state: Any = None, first: int = 0, forget: bool = False) -> tuple[Array, Any]:
-    """Act on what the environments show in the first window.
-
-    :param state: to begin with
-    :param first: step to begin at
-    :param forget: hand in no memory
-    :return: actions ``[n_steps, n_envs]``, and the state after each step
-    """
-    obs, flags = shown(), starts()
-    actions, states = [], []
-    for time in range(first, N_STEPS):
-        given = (None, np.ones_like(flags[time])) if forget else (state, flags[time])
-        action, state = _ask(model, obs[time], *given)
-        actions.append(np.array(action))
-        states.append(state)
-    return np.array(actions), states
-
-
 def memory_at_evaluation(trial: Trial) -> None:
     """Look whether ``predict`` acts by the memory that training has, and leaves training alone."""
     trial.needs_memory()
     model, acted = trial.acting().model, trial.outputs("acted", 0)
-    actions, states = _play(model)
+    actions, states = play(model)
     decided = np.abs(acted.firsts - 0.5) > _UNDECIDED
     likelier = np.where(acted.firsts > 0.5, 0, 1)
     for time, env in np.argwhere(decided & (actions != likelier)):
@@ -65,13 +36,13 @@ def memory_at_evaluation(trial: Trial) -> None:
             f"{where(PLACES[time][env])}, where the policy's is {likelier[time, env]} with "
             f"probability {np.abs(acted.firsts[time, env] - likelier[time, env]):.3f}"
         )
-    again, states_again = _play(model)
+    again, states_again = play(model)
     assert _same((actions, states), (again, states_again)), (
         f"{_PREDICT} answers otherwise when it is asked the same again"
     )
     _starts_afresh(model, states[-1])
     _environments_apart(model, states)
-    if (actions != _play(model, forget=True)[0])[decided].sum() < _FEWEST:
+    if (actions != play(model, forget=True)[0])[decided].sum() < _FEWEST:
         raise NotObservableError("its likeliest actions hardly depend on what it remembers")
     if equal_weights(trial.learnt(0), trial.learnt(0, again=True)):  # else it says nothing
         assert equal_weights(trial.learnt(0), trial.learnt(0, watch=True)), (
@@ -83,12 +54,12 @@ def _starts_afresh(model: Any, state: Any) -> None:
     """Look whether an episode start, and no state, both mean no memory."""
     obs = shown()[1]
     flags = np.ones(N_ENVS, dtype=bool)
-    fresh = _ask(model, obs, None, flags)
+    fresh = ask(model, obs, None, flags)
     for told, given in (
         ("episode_start=True clears no memory", (state, flags)),
         ("state=None is not a memory of nothing", (None, ~flags)),
     ):
-        assert _close(_ask(model, obs, *given), fresh), f"predict(): {told}"
+        assert _close(ask(model, obs, *given), fresh), f"predict(): {told}"
 
 
 def _environments_apart(model: Any, states: list[Any]) -> None:
@@ -98,7 +69,7 @@ def _environments_apart(model: Any, states: list[Any]) -> None:
         state = None
         for time in range(N_STEPS):
             alone = slice(env, env + 1)
-            _, state = _ask(model, obs[time, alone], state, flags[time, alone])
+            _, state = ask(model, obs[time, alone], state, flags[time, alone])
             for part, whole in zip(_parts(state), _parts(states[time]), strict=True):
                 if whole.ndim < 2 or whole.shape[1] != N_ENVS:
                     raise NotObservableError(
@@ -143,12 +114,12 @@ def save_and_load(trial: Trial) -> None:
     changed = [name for name in before if name not in after or _differs(before[name], after[name])]
     assert not changed, f"of the loaded model these weights are others: {', '.join(changed)}"
     middle = N_STEPS // 2
-    states = _play(model)[1]
+    states = play(model)[1]
     for state, first, told in (
         (None, 0, "from an episode's start"),
         (states[middle - 1], middle, "in mid-episode, given the state of the saved one,"),
     ):
-        assert _same(_play(model, state, first), _play(loaded, state, first)), (
+        assert _same(play(model, state, first), play(loaded, state, first)), (
             f"the loaded model, acting on {told} does otherwise than the saved one"
         )
     _collects_afresh(trial, loaded)
