@@ -180,9 +180,12 @@ def test_a_picture_takes_little_time_on_a_slow_machine(opened, address):
         return next(metric["value"] for metric in metrics if metric["name"] == "ScriptDuration")
 
     frames(page, 30)
-    before, n_frames = used(), 200
-    frames(page, n_frames)
-    milliseconds = 1000 * (used() - before) / n_frames
+    found, n_frames = [], 150
+    for _ in range(3):
+        before = used()
+        frames(page, n_frames)
+        found.append(1000 * (used() - before) / n_frames)
+    milliseconds = min(found)  # what else the machine does only adds
     print(f"{milliseconds:.2f} ms of script a picture")
     assert 0 < milliseconds < MOST_SCRIPT
 
