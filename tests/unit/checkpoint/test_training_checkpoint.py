@@ -32,7 +32,7 @@ from torch import nn
 
 from thrust_pomdp import RecurrentPPO, TrainingCheckpoint, VecPreviousAction, make_vec_env
 from thrust_pomdp.checkpoint.signals import EXIT_CODE
-from thrust_pomdp.recurrent import LRU, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, MinGRU
 
 N_ENVS, WINDOW, TOTAL = 3, 16, 480
 
@@ -147,6 +147,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "a memory of one's own": {
         "policy_kwargs": {"rnn_class": LastFrames}, "window_state": "carry",
+    },
+    "a carried gated transformer": {
+        "policy_kwargs": {"rnn_class": GTrXL, "lstm_kwargs": {"context": 20}},
+        "window_state": "carry",
     },
     "minGRU": {"policy_kwargs": {"rnn_class": MinGRU}},
     "carried LRU in subsequences": {

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
 
 from thrust_pomdp import RecurrentPPO
-from thrust_pomdp.recurrent import LRU, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, MinGRU
 
 OFFSETS = range(0, 16, 3)
 
@@ -59,6 +59,7 @@ def test_torch_rounds_by_it():
         {"policy_kwargs": {"rnn_class": LastFrames}, "window_state": "carry"},
         {"policy_kwargs": {"rnn_class": MinGRU}},
         {"policy_kwargs": {"rnn_class": LRU, "n_lstm_layers": 2}, "window_state": "carry"},
+        {"policy_kwargs": {"rnn_class": GTrXL}, "window_state": "carry"},
         {"policy_kwargs": {"enable_critic_lstm": False}, "sequence_length": 4, "burn_in": 2},
         {"policy_kwargs": {"rnn_class": nn.GRU, "n_lstm_layers": 2}, "sequence_length": 8,
          "refresh_states": True},

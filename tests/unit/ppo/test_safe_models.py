@@ -31,7 +31,7 @@ from thrust_pomdp import (
     VecPrivilegedInfo,
 )
 from thrust_pomdp.deploy.observation_layers import Previous
-from thrust_pomdp.recurrent import LRU, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, MinGRU
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.vec_env.normalizer_files import read_normalizer, write_normalizer
 
@@ -52,7 +52,9 @@ ACTIONS = {
     "multi-binary": spaces.MultiBinary(2),
     "box": spaces.Box(-1.0, 2.0, (2,), np.float32),
 }
-MEMORIES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN, "mingru": MinGRU, "lru": LRU}
+MEMORIES = {
+    "lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN, "mingru": MinGRU, "lru": LRU, "gtrxl": GTrXL,
+}  # fmt: skip
 POLICY = {"image": "CnnLstmPolicy", "dict": "MultiInputLstmPolicy"}
 SMALL = {"lstm_hidden_size": 8, "net_arch": {"pi": [8], "vf": [8]}}
 
@@ -114,7 +116,7 @@ def assert_acts_alike(one: Any, other: Any, n_steps: int = 1000, masks: Any = No
             )
             found.append(actions)
         np.testing.assert_array_equal(*found)
-        np.testing.assert_array_equal(np.asarray(states[0]), np.asarray(states[1]))
+        np.testing.assert_equal(states[0], states[1])
 
 
 def assert_same_parameters(one: Any, other: Any) -> None:
@@ -147,7 +149,8 @@ def assert_same_attributes(one: Any, other: Any) -> None:
         elif callable(mine) and not isinstance(mine, type):
             assert [mine(x) for x in (1, 0.3, 0)] == [others(x) for x in (1, 0.3, 0)], name
         elif name == "_last_lstm_states":
-            np.testing.assert_array_equal(np.array(mine), np.array(others))
+            parts = zip(itertools.chain(*mine), itertools.chain(*others), strict=True)
+            assert all(th.equal(ours, theirs) for ours, theirs in parts)
         elif name.startswith("_last"):
             np.testing.assert_equal(mine, others, err_msg=name)
         else:
@@ -204,6 +207,13 @@ class TestModels:
             {"clip_range_vf": LinearSchedule(0.3, 0.1, 1.0), "target_kl": 0.5},
             {"batch_size": None, "ent_coef": 0.01, "max_grad_norm": float("inf")},
             {"policy_kwargs": {"n_lstm_layers": 2, "lstm_kwargs": {"bias": False}}},
+            {
+                "policy_kwargs": {
+                    "rnn_class": GTrXL,
+                    "n_lstm_layers": 2,
+                    "lstm_kwargs": {"context": 5, "n_heads": 2, "mlp_size": 3},
+                }
+            },
             {"policy_kwargs": {"layer_norm": True, "forget_bias": 1.0, "ortho_init": False}},
             {"policy_kwargs": {"net_arch": {"encoder": [8], "pi": [], "vf": [8, 8]}}},
             {"policy_kwargs": {"shared_lstm": True, "enable_critic_lstm": False}},

@@ -37,7 +37,7 @@ from thrust_pomdp import (
 )
 from thrust_pomdp.analysis.trace_figure import plot_burst
 from thrust_pomdp.ppo.stored_states import burned_in
-from thrust_pomdp.recurrent import LRU, Memory, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, Memory, MinGRU
 
 WINDOW, HIDDEN = 16, 8
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -122,8 +122,10 @@ def first_pass(plant=None, rnn_class=LastFrames, **arguments) -> FirstPass:
 class TestAStateOfOtherAxes:
     @pytest.mark.parametrize("program", [name for name in SINGLE if name != "burn-in"])
     @pytest.mark.parametrize("window_state", ["zero", "carry"])
-    def test_the_first_pass_is_what_was_collected(self, program, window_state):
-        assert first_pass(program=program, window_state=window_state).error < 1e-5
+    @pytest.mark.parametrize("rnn_class", [LastFrames, GTrXL])
+    def test_the_first_pass_is_what_was_collected(self, rnn_class, program, window_state):
+        made = first_pass(rnn_class=rnn_class, program=program, window_state=window_state)
+        assert made.error < 1e-5
 
     def test_and_so_it_is_after_burning_in(self):
         # Run anew with the same weights, burnt-in states are the ones that were met.
@@ -184,7 +186,7 @@ class TestMemoriesThatRunInParallelOverTime:
 
 
 class TestActing:
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, OwnLSTM, LastFrames, MinGRU, LRU])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, OwnLSTM, LastFrames, MinGRU, LRU, GTrXL])
     def test_predict_hands_out_and_takes_the_state(self, rnn_class):
         model = make(rnn_class)
         obs = np.random.default_rng(0).normal(size=(9, 2, 3)).astype(np.float32)
@@ -207,7 +209,7 @@ class TestActing:
         with pytest.raises(ValueError, match=r"frames \(1, 3, 4, 8\), count \(1, 3\) for 3 obs"):
             model.predict(np.zeros((3, 3), np.float32), state)
 
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU, GTrXL])
     def test_a_stateful_actor_and_evaluation(self, rnn_class, tmp_path):
         model = make(rnn_class)
         env = DummyVecEnv([lambda: Monitor(FixedLengthEnv(5)), lambda: Monitor(FixedLengthEnv(6))])
@@ -238,7 +240,7 @@ class TestActing:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU])
+    @pytest.mark.parametrize("rnn_class", [OwnGRU, LastFrames, MinGRU, LRU, GTrXL])
     def test_a_saved_model_acts_and_trains_on(self, rnn_class, tmp_path):
         model = make(rnn_class, "carry").learn(WINDOW * 3)
         model.save(tmp_path / "model.zip")
