@@ -18,7 +18,7 @@ from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.compiled_scan import LRURows, scan_kernels
 from thrust_pomdp.recurrent.protocol import StatePart
 from thrust_pomdp.recurrent.scan import complex_product, scan
-from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, known
+from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, dense, known, product
 
 #: How near |lambda| may begin to 0 and to 1, squared: at the bounds themselves nothing is learnt.
 _LEAST = 1e-7
@@ -79,7 +79,7 @@ class LRULayer(ScannedLayer):
 
     def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
         """Return the state after each step of whole windows."""
-        factor, added = self.factor(), linear(read, self.entering()).contiguous()
+        factor, added = self.factor(), product(read, self.entering()).contiguous()
         entering = state.contiguous()
         kernels = scan_kernels(factor, added, entering)
         if kernels is not None:
@@ -89,8 +89,8 @@ class LRULayer(ScannedLayer):
 
     def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return what is read of the state, through a gated linear unit, beside the inputs."""
-        shown = gelu(self.tell(state) + self.direct(read), approximate="tanh")
-        output: th.Tensor = self.skip(inputs) + glu(self.mix(shown))
+        shown = gelu(self.tell(state) + dense(self.direct, read), approximate="tanh")
+        output: th.Tensor = dense(self.skip, inputs) + glu(self.mix(shown))
         return output
 
 

@@ -16,7 +16,7 @@ from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.recurrent.compiled_scan import MinGRURows, scan_kernels
 from thrust_pomdp.recurrent.protocol import StatePart
 from thrust_pomdp.recurrent.scan import scan
-from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, known
+from thrust_pomdp.recurrent.scanned import ScannedLayer, ScannedMemory, dense, known
 
 #: Least number of steps beyond 1 over which a unit may average at first.
 _LEAST = 1e-2
@@ -45,7 +45,7 @@ class MinGRULayer(ScannedLayer):
 
     def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
         """Return the state after each step of whole windows."""
-        gates, entering = self.gates(read).contiguous(), state.contiguous()
+        gates, entering = dense(self.gates, read).contiguous(), state.contiguous()
         kernels = scan_kernels(gates, entering)
         if kernels is not None:
             states: th.Tensor = MinGRURows.apply(kernels, gates, starts, entering)  # type: ignore[no-untyped-call]

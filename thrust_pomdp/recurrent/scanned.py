@@ -23,6 +23,30 @@ from thrust_pomdp.recurrent.sequences import LSTMState
 gate.remember(nn.Identity)
 
 
+def product(rows: th.Tensor, weight: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
+    """Do what ``torch.nn.functional.linear`` does.
+
+    The gradient of a weight for few inputs, such as four features, takes an eighth of the time if
+    the weight is laid out with its inputs first.
+
+    :param rows: ``[..., inputs]``
+    :param weight: ``[outputs, inputs]``
+    :param bias: ``[outputs]``
+    """
+    flat, inputs_first = rows.flatten(end_dim=-2), weight.t().contiguous()
+    output = flat @ inputs_first if bias is None else th.addmm(bias, flat, inputs_first)
+    return output.view(*rows.shape[:-1], len(weight))
+
+
+def dense(layer: nn.Module, rows: th.Tensor) -> th.Tensor:
+    """Call a layer, by :func:`product` where it is torch's linear one as torch made it."""
+    if gate.against_module(layer, nn.Linear) is not None:
+        output: th.Tensor = layer(rows)
+        return output
+    linear: Any = layer
+    return product(rows, linear.weight, linear.bias)
+
+
 class ScannedLayer(nn.Module):
     """One layer: a recurrence, and what is told of it.
 

@@ -55,6 +55,7 @@ from thrust_pomdp.experiment.training import algorithm_arguments, make_model, ma
 from thrust_pomdp.experiment.tuning import read_space
 from thrust_pomdp.experiment.vec_envs import make_evaluation_env
 from thrust_pomdp.ppo import recurrent_ppo
+from thrust_pomdp.recurrent import LRU
 from thrust_pomdp.vec_env.previous import VecPreviousAction
 from thrust_pomdp.vec_env.stacked import VecStackedFrames
 from thrust_pomdp.wrappers import ExposeObservation
@@ -68,6 +69,8 @@ CLASSES = {
     "gru": RecurrentPPO,
     "gru-prev-action": RecurrentPPO,
     "gtrxl": RecurrentPPO,
+    "mingru": RecurrentPPO,
+    "lru": RecurrentPPO,
     "mlp": PPO,
     "mlp-prev-action": PPO,
     "state": PPO,
@@ -558,6 +561,11 @@ class TestValues:
         }  # fmt: skip
         with pytest.raises(ValueError, match="torch has no class nn.ReLUU"):
             resolve_classes(["nn.ReLUU"])
+        assert resolve_classes(parse_dict("policy_kwargs", "dict(rnn_class=recurrent.LRU)")) == {
+            "rnn_class": LRU
+        }
+        with pytest.raises(ValueError, match="thrust_pomdp has no class recurrent.LRUU"):
+            resolve_classes("recurrent.LRUU")
 
     @pytest.mark.parametrize("text", ["dict(3)", "dict(**{})", "open('x')", "dict(a=f())", "1 +"])
     def test_no_code_is_run(self, text):

@@ -17,7 +17,13 @@ WIDE, NARROW = 8.6, 3.7
 
 #: Okabe and Ito's colours, which everyone can tell apart, without their yellow: too pale for lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+_DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 
 #: Shapes along the lines, for those who see no colours and for print without.
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
@@ -30,6 +36,8 @@ _VARIANTS: dict[str, tuple[str, Any]] = {
     "gru": ("lstm", _DASHES[2]),
     "gru-prev-action": ("lstm-prev-action", _DASHES[2]),
     "gtrxl": ("lstm", _DASHES[3]),
+    "mingru": ("lstm", _DASHES[1]),
+    "lru": ("lstm", _DASHES[4]),
 }
 
 #: What the rungs are called where there is little room.

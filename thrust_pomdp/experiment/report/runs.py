@@ -28,7 +28,7 @@ MODES: tuple[Mode, Mode] = ("deterministic", "stochastic")
 ARM_ORDER = (
     "lstm", "mlp", "lstm-prev-action", "lstm-privileged", "lstm-prev-action-privileged",
     "mlp-prev-action", "frame-stack", "sb3-contrib", "gru", "gru-prev-action", "gtrxl",
-    "state",
+    "state", "mingru", "lru",
 )  # fmt: skip
 
 
