@@ -7,8 +7,11 @@ replace one on an object or on the class itself.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Iterable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
@@ -18,8 +21,14 @@ _WRITTEN: dict[type, dict[str, Any]] = {}
 
 def remember(cls: Class) -> Class:
     """Remember a class as it is now, with all it inherits; a decorator for its definition."""
-    _WRITTEN[cls] = {name: getattr(cls, name, None) for name in dir(cls)}
+    _WRITTEN[cls] = {name: _attribute(cls, name) for name in dir(cls)}
     return cls
+
+
+def _attribute(cls: type, name: str) -> Any:
+    """Return an attribute of a class; of a class method, made anew each time, its function."""
+    found = getattr(cls, name, None)
+    return found.__func__ if isinstance(found, MethodType) else found
 
 
 def against_methods(thing: object, names: Iterable[str], cls: type) -> str | None:
@@ -53,8 +62,11 @@ def against_class(cls: type) -> str | None:
     """
     if cls not in _WRITTEN:
         return f"{cls.__name__} is not one of the classes that are known"
-    for name, attribute in _WRITTEN[cls].items():
-        found = getattr(cls, name, None)
+    written = _WRITTEN[cls]
+    if all(map(operator.is_, map(_attribute, itertools.repeat(cls), written), written.values())):
+        return None
+    for name, attribute in written.items():
+        found = _attribute(cls, name)
         if found is not attribute and not _moves_by_itself(name, attribute, found):
             return f"{cls.__name__}.{name} was replaced"
     return None
@@ -76,3 +88,26 @@ def against_family(cls: type) -> str | None:
     """
     inherited = [base for base in cls.__mro__[1:] if base in _WRITTEN]
     return next(filter(None, map(against_class, [cls, *inherited])), None)
+
+
+def against_object(thing: object, cls: type[Any]) -> str | None:
+    """Say why an object is not one of a class as that was written, with nothing replaced on it.
+
+    :param thing: the object
+    :param cls: a class that :func:`remember` was called with
+    :return: what differs; None where nothing does
+    """
+    if type(thing) is not cls:
+        return f"a {type(thing).__name__} is not a {cls.__name__} itself"
+    known: Any = cls
+    replaced = _methods(known).intersection(vars(thing))
+    if replaced:
+        return f"{min(replaced)} was replaced on the {cls.__name__}"
+    return against_family(cls)
+
+
+@functools.cache
+def _methods(cls: Any) -> frozenset[str]:
+    """Return the names of a class's methods and properties."""
+    written = _WRITTEN[cls].items()
+    return frozenset(n for n, a in written if callable(a) or isinstance(a, property))

@@ -27,6 +27,7 @@ from thrust_pomdp.checkpoint.model_state import (
 )
 from thrust_pomdp.checkpoint.signals import EXIT_CODE, EndOnSignal
 from thrust_pomdp.errors import ArgumentError, warn_user
+from thrust_pomdp.ppo.counting_callbacks import idle_between_windows
 from thrust_pomdp.ppo.resumable_learning import TakesUpTraining, each_callback
 from thrust_pomdp.vec_env.pickled_states import PicklingTrial, pickled_envs, set_pickled_envs
 from thrust_pomdp.vec_env.states import missing, set_vec_state, vec_state
@@ -35,6 +36,7 @@ from thrust_pomdp.vec_env.states import missing, set_vec_state, vec_state
 _TRAINING = "training"
 
 
+@idle_between_windows
 class TrainingCheckpoint(TakesUpTraining):
     """Lets a script that is killed at any moment and started again end where it would have ended.
 

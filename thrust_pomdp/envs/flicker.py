@@ -271,10 +271,17 @@ class BlockStreams(Stateful):
         self.set_generator(idx, generator)
         return generator
 
+    def prepare(self, n_calls: int) -> None:
+        """Draw ahead, if need be, so that the coming calls need not: 1 or 2 of them.
+
+        Who takes many steps at once draws between these.
+        """
+        if self._safe_calls < n_calls:
+            self._refill()
+
     def next_of_all(self) -> NDArray[np.float64]:
         """Read the next item of every stream, ``[n_envs, *item_shape]``."""
-        if self._safe_calls == 0:
-            self._refill()
+        self.prepare(1)
         self._safe_calls -= 1
         items = self._items.take(self._next, axis=0)
         self._next += self._one_item
@@ -282,8 +289,7 @@ class BlockStreams(Stateful):
 
     def next_of(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Read the next item of some streams, ``[len(indices), *item_shape]``."""
-        if self._safe_calls == 0:
-            self._refill()
+        self.prepare(1)
         self._safe_calls -= 1
         positions = self._next[indices]
         self._next[indices] = positions + 1
@@ -366,6 +372,7 @@ class FlickerProcesses(Stateful):
 
         :param restarted: environments whose frame is the first of an episode, ``[n_envs]``, bool
         """
+        self._streams.prepare(2)  # the first frames of episodes may follow
         uniforms = self._streams.next_of_all()
         if self._independent:
             self.blanked = uniforms < self._after_visible

@@ -17,11 +17,13 @@ from stable_baselines3.common.utils import safe_mean
 
 from thrust_pomdp.experiment.runs import CURVE_EPISODES
 from thrust_pomdp.experiment.stopwatch import Stopwatch
+from thrust_pomdp.ppo.counting_callbacks import idle_between_windows
 
 #: Points of a learning curve, at most; off-policy algorithms have a rollout every few steps.
 _MOST_POINTS = 2000
 
 
+@idle_between_windows
 class CurveCallback(BaseCallback):
     """Records the learning curve at the end of each rollout and reports progress.
 
@@ -69,6 +71,7 @@ class CurveCallback(BaseCallback):
         self._stopwatch.go_on_from(state["seconds"])
 
 
+@idle_between_windows
 class EvaluationCallback(BaseCallback):
     """Evaluates between rollouts, evenly over the training, and keeps the time that takes.
 

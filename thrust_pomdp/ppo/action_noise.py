@@ -112,9 +112,19 @@ class ActionNoise:
         """Begin the step, or begin it again: the next draw is its first."""
         self._n_draws = 0
 
-    def advance(self) -> None:
-        """Go on to the next step."""
-        self.step += 1
+    def advance(self, n_steps: int = 1) -> None:
+        """Go on to the next step, or by many."""
+        self.step += n_steps
+
+    def uniforms_ahead(self, n_steps: int) -> Numbers:
+        """Return the first uniform number of each coming step, ``[n_steps, n_envs]``."""
+        present, numbers = self.step, np.empty((n_steps, self.n_envs))
+        for ahead in range(n_steps):
+            self.step = present + ahead
+            self.begin()
+            numbers[ahead] = self.uniforms(1)[:, 0]
+        self.step = present
+        return numbers
 
     def uniforms(self, width: int, how: Conversion | None = None) -> Any:
         """Draw uniform numbers from [0, 1), ``[n_envs, width]``.

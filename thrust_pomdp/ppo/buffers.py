@@ -208,6 +208,40 @@ class _SequenceStorage(RecordedStates):
         self.full = self.pos == self.buffer_size
         self._batch = None
 
+    def add_steps(
+        self,
+        obs: Array,
+        actions: Array,
+        rewards: Array,
+        episode_starts: Array,
+        values: Array,
+        log_probs: Array,
+        lstm_states: RNNStates,
+    ) -> None:
+        """Add several steps of every environment, as :meth:`add` adds one.
+
+        :param obs: ``[n_steps, n_envs, *obs_shape]``; the others likewise
+        :param lstm_states: the states that entered the first of these steps
+        :raises ValueError: if there is no room for so many
+        """
+        begin, end = self.pos, self.pos + len(obs)
+        if end > self.buffer_size:
+            raise ValueError(f"the window has room for {self.buffer_size - begin} steps more")
+        self._keep_states(lstm_states)
+        for storage, given in (
+            (self.observations, obs),
+            (self.actions, actions),
+            (self.rewards, rewards),
+            (self.episode_starts, episode_starts),
+            (self.values, values),
+            (self.log_probs, log_probs),
+        ):
+            rows = storage[begin:end]
+            rows[...] = given.reshape(rows.shape)
+        self.pos = end
+        self.full = end == self.buffer_size
+        self._batch = None
+
     def _keep_states(self, states: RNNStates) -> None:
         n_envs = states.pi[0].shape[1]
         if n_envs != self.n_envs:

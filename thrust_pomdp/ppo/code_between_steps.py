@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from thrust_pomdp.ppo.resumable_learning import TakesUpTraining
+from thrust_pomdp.ppo.counting_callbacks import NEVER, steps_unseen
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.substitutes import against_later_infos
 
 #: Threads of this package, which compute and change nothing.
 _OWN_THREADS = "thrust_pomdp"
+
+#: Libraries whose threads write files and draw bars.
+_LIBRARIES = ("rich", "tensorboard", "tqdm")
 
 
 def against_acting_alone(model: Any, env: VecEnv, callback: BaseCallback) -> str | None:
@@ -25,28 +28,32 @@ def against_acting_alone(model: Any, env: VecEnv, callback: BaseCallback) -> str
     :param env: its environment
     :param callback: called at each step
     """
+    return against_model(model) or _against_callback(callback) or _against_env(env)
+
+
+def against_model(model: Any) -> str | None:
+    """Say whose code runs between two steps apart from callbacks and environments."""
     if not type(model).__module__.startswith("thrust_pomdp.") or "_update_info_buffer" in vars(
         model
     ):
         return f"{type(model).__name__} is a class of its user's"
-    if any(not thread.name.startswith(_OWN_THREADS) for thread in _other_threads()):
-        return "other threads run"
-    return _against_callback(callback) or _against_env(env)
+    return "other threads run" if any(map(_may_change_things, threading.enumerate())) else None
 
 
-def _other_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+def _may_change_things(thread: threading.Thread) -> bool:
+    is_known = type(thread).__module__.partition(".")[0] in _LIBRARIES
+    is_ours = thread.name.startswith(_OWN_THREADS) or thread is threading.current_thread()
+    return not (is_ours or is_known)
 
 
 def _against_callback(callback: BaseCallback) -> str | None:
-    """Say which callback does something; SB3 makes one that does nothing of None."""
-    if type(callback) is CallbackList and not vars(callback).keys() & {"on_step", "_on_step"}:
-        return next(filter(None, map(_against_callback, callback.callbacks)), None)
-    if type(callback) is ConvertCallback and callback.callback is None:
+    """Say which callback does something at steps."""
+    if steps_unseen(callback, 1) == NEVER:
         return None
-    is_ours = type(callback).__module__.startswith("thrust_pomdp.")
-    if is_ours and isinstance(callback, TakesUpTraining) and "_on_step" not in vars(callback):
-        return None  # does nothing between steps
+    if type(callback) is CallbackList:
+        reason = next(filter(None, map(_against_callback, callback.callbacks)), None)
+        if reason is not None:
+            return reason
     return f"a {type(callback).__name__} is called at each step"
 
 

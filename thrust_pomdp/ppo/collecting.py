@@ -23,16 +23,32 @@ from thrust_pomdp.ppo.checks import (
     check_finite_outputs,
     check_finite_step,
 )
-from thrust_pomdp.ppo.code_between_steps import against_acting_alone
+from thrust_pomdp.ppo.code_between_steps import against_acting_alone, against_model
 from thrust_pomdp.ppo.policies import (
     RecurrentActorCriticPolicy,
 )
 from thrust_pomdp.ppo.prepared_step import Step, WatchedStep
 from thrust_pomdp.ppo.sequence_batch import map_states
-from thrust_pomdp.recurrent.sequences import RNNStates
+from thrust_pomdp.ppo.unseen_steps import UnseenSteps
+from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates
+from thrust_pomdp.unmodified_classes import against_methods, remember
 from thrust_pomdp.vec_env.step_infos import StepInfos
 
+#: Methods of a step that a subclass may override.
+_HOOKS = (
+    *("collect_rollouts", "_make_step", "_tell_more", "_update_info_buffer", "_actions_for_env"),
+    *(
+        "_envs_of_training",
+        "_bootstrap_truncated",
+        "_as_tensors",
+        "_as_floats",
+        "_values",
+        "_reset_matrices",
+    ),
+)
 
+
+@remember
 class CollectsWindows(OnPolicyAlgorithm):
     """How :class:`~thrust_pomdp.ppo.recurrent_ppo.RecurrentPPO` fills its buffer."""
 
@@ -43,6 +59,8 @@ class CollectsWindows(OnPolicyAlgorithm):
     _action_noise: ActionNoise
     #: Whether nobody else's code runs between the steps of the present window.
     _acts_alone = False
+    #: What acts in the present window.
+    _acting_step: Step | None = None
 
     def collect_rollouts(
         self,
@@ -75,13 +93,16 @@ class CollectsWindows(OnPolicyAlgorithm):
             self._last_lstm_states = self.policy.zero_states(env.num_envs)
         lstm_states = self._last_lstm_states
         self._acts_alone = against_acting_alone(self, env, callback) is None
-        acting, step = self.policy, self._make_step(env, rollout_buffer)
+        acting, step = self.policy, self._next_step(env, rollout_buffer)
+        unseen = UnseenSteps(self, env, callback, rollout_buffer, self._against_unseen_steps())
         n_steps = 0
         while n_steps < n_rollout_steps:
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self._reset_matrices(env.num_envs)
             if self.policy is not acting:  # a callback has put another in place
-                acting, step = self.policy, self._make_step(env, rollout_buffer)
+                acting, step = self.policy, self._next_step(env, rollout_buffer)
+            if n_unseen := unseen.take(step, n_rollout_steps - n_steps - 1):
+                n_steps, lstm_states = n_steps + n_unseen, self._last_lstm_states
             entering_states = lstm_states
             obs_tensor = self._as_tensors(self._last_obs)
             episode_starts = self._as_floats(self._last_episode_starts)
@@ -129,6 +150,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
+        self._acting_step = None
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
@@ -140,9 +162,7 @@ class CollectsWindows(OnPolicyAlgorithm):
     def _final_values(self, obs: Any, states: RNNStates, dones: NDArray[Any]) -> th.Tensor:
         """Return the values of the observations after the last step, ``[n_envs]``."""
         with th.no_grad():
-            return self.policy.predict_values(
-                self._as_tensors(obs), states.vf, self._as_floats(dones)
-            )
+            return self._values(self._as_tensors(obs), states.vf, self._as_floats(dones))
 
     def _reset_matrices(self, n_envs: int) -> None:
         """Draw gSDE's exploration matrices anew, each from its environment's stream."""
@@ -159,6 +179,25 @@ class CollectsWindows(OnPolicyAlgorithm):
     def _as_floats(self, flags: NDArray[Any]) -> th.Tensor:
         """Return flags as ``sb3_contrib`` hands them to policies and callbacks."""
         return th.as_tensor(flags.astype(np.float32), device=self.device)
+
+    def _values(self, obs: Any, states: LSTMState, episode_starts: th.Tensor) -> th.Tensor:
+        """Return values, as the policy predicts them, by the step that acts if it is the policy's.
+
+        A callback may have put another policy in place since it acted.
+        """
+        step = self._acting_step
+        if isinstance(step, WatchedStep) and step.policy is self.policy:
+            return step.values(obs, states, episode_starts)
+        return self.policy.predict_values(obs, states, episode_starts)
+
+    def _against_unseen_steps(self) -> str | None:
+        """Say whose code runs at each step, callbacks, policy and environments apart."""
+        return against_methods(self, _HOOKS, CollectsWindows) or against_model(self)
+
+    def _next_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
+        """Return what acts from here on."""
+        self._acting_step = self._make_step(env, rollout_buffer)
+        return self._acting_step
 
     def _make_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
         """Return what acts while the buffer is filled."""
@@ -215,7 +254,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         rows = th.as_tensor(truncated, device=self.device)
         states = map_states(lstm_states, lambda tensor: tensor.index_select(1, rows))
         with th.no_grad():
-            values = self.policy.predict_values(
+            values = self._values(
                 self.policy.obs_to_tensor(final_obs)[0],
                 states.vf,
                 th.zeros(len(truncated), device=self.device),

@@ -13,6 +13,7 @@ from thrust_pomdp.ppo.prepared_step import (
     against_compiled_heads,
     against_step,
 )
+from thrust_pomdp.ppo.unseen_gate import against_compiled_steps
 from thrust_pomdp.recurrent.compiled import against_loops
 from thrust_pomdp.recurrent.memory import against_compiled_memory
 from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
@@ -41,6 +42,7 @@ def fast_paths(policy: RecurrentActorCriticPolicy, env: VecEnv | None) -> dict[s
     reasons["compiled loss"] = (
         policy.against_windows() or against_loop(policy.action_dist) or _against_numbers(policy)
     )
+    reasons["many steps at once"] = against_compiled_steps(policy, env)
     reasons["fused optimizer"] = _against_fused(policy.optimizer)
     reasons["native vector environment"] = _against_native(env)
     reasons["infos built when looked at"] = _against_later_infos(env)

@@ -26,6 +26,7 @@ from torch.nn.functional import layer_norm, linear
 from thrust_pomdp import gate
 from thrust_pomdp.ppo.action_noise import row_uniforms
 from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy, KeysExtractor
+from thrust_pomdp.ppo.compiled_policy import CompiledPolicy, against_compiled_policy
 from thrust_pomdp.ppo.distributions import (
     PLAIN_METHODS,
     PlainCategoricalDistribution,
@@ -109,32 +110,53 @@ class WatchedStep:
         otherwise: Step | None = None,
         alone: bool = False,
     ) -> None:
-        self._policy, self._heads = policy, heads or _make_heads
+        self.policy, self._heads = policy, heads
         self._otherwise: Step = otherwise or policy
         self._is_alone = alone
         self._prepare()
 
     def _prepare(self) -> None:
         #: Why ``policy.forward`` is called; None where the step is prepared.
-        self.reason = against_step(self._policy)
-        if self.reason is None:
-            self._watch = None if self._is_alone else _watch(self._policy)
-            self._step = _prepared(self._policy, self._heads(self._policy), self._is_alone)
-        else:
+        self.reason = against_step(self.policy)
+        #: The whole step as one compiled call, where it is that.
+        self.compiled: CompiledPolicy | None = None
+        if self.reason is not None:
             self._step = self._otherwise
+            return
+        self._watch = None if self._is_alone else _watch(self.policy)
+        if self._heads is None and against_one_call(self.policy) is None:
+            self._step = self.compiled = CompiledPolicy(self.policy, compare=not self._is_alone)
+        else:
+            heads = (self._heads or _make_heads)(self.policy)
+            self._step = _prepared(self.policy, heads, self._is_alone)
 
     def __call__(
         self, obs: Any, states: RNNStates, episode_starts: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor, RNNStates]:
         """Act, as ``policy.forward`` does."""
+        self._look()
+        return self._step(obs, states, episode_starts)
+
+    def _look(self) -> None:
+        """Prepare the step anew if somebody has changed what it was prepared for."""
         if self.reason is None and self._watch is not None and not self._watch.holds():
             self._prepare()
-        return self._step(obs, states, episode_starts)
+
+    def looks_compiled(self) -> bool:
+        """Tell whether the whole step is one compiled call, as things are now."""
+        self._look()
+        return self.compiled is not None
+
+    def values(self, obs: Any, states: LSTMState, episode_starts: th.Tensor) -> th.Tensor:
+        """Return values, ``[n, 1]``, as ``policy.predict_values`` does."""
+        self._look()
+        if self.compiled is None or self.policy.against("predict_values") is not None:
+            return self.policy.predict_values(obs, states, episode_starts)
+        return self.compiled.values(obs, states, episode_starts)
 
 
 def _watch(policy: RecurrentActorCriticPolicy) -> gate.Watch:
-    layers = (policy.lstm_actor, policy.lstm_critic, policy.action_net, policy.value_net)
-    viewed = [weight for layer in layers if layer is not None for weight in layer.parameters()]
+    viewed = list(policy.parameters())
     distribution = policy.action_dist
     drawn_from = distribution, PLAIN_METHODS[type(distribution)]
     return gate.Watch(policy, _METHODS, _ATTRIBUTES, drawn_from, viewed)
@@ -245,6 +267,15 @@ def against_compiled_cell(rnn: Any) -> str | None:
     if n_weights >= _MOST_COMPARED:
         return f"it has {n_weights} weights, too many to compare at each step"
     return against_loops(*layer_weights(rnn, 0))
+
+
+def against_one_call(policy: RecurrentActorCriticPolicy) -> str | None:
+    """Say why the whole step, which can be prepared, is not one compiled call."""
+    for rnn in (policy.lstm_actor, policy.lstm_critic):
+        reason = None if rnn is None else against_compiled_cell(rnn)
+        if reason is not None:
+            return reason
+    return against_compiled_policy(policy)
 
 
 def against_compiled_heads(policy: RecurrentActorCriticPolicy) -> str | None:

@@ -378,6 +378,7 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably, SavesModel
             "_last_lstm_states",
             "_said_what_runs",
             "_acts_alone",
+            "_acting_step",
             "_action_noise",
             "_learn_calls",
         ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import logging
 import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -27,9 +30,9 @@ _LOGGER = logging.getLogger(__name__)
 def compile_loop(function: Callable[..., Any]) -> Any:
     """Compile at the first call; the result is kept on disk where that is possible.
 
-    What is kept is found by the function's own file: a loop and those it calls belong in one file,
-    or a change of the latter would go unnoticed. Where nothing can be kept, or what was kept cannot
-    be read, loops are compiled all the same, and a warning tells the remedy, once.
+    What is kept is found by the files of the function and of those it calls. Where nothing can be
+    kept, or what was kept cannot be read, loops are compiled all the same, and a warning tells the
+    remedy, once.
 
     ``fastmath`` allows reordering and fused multiply-adds, and keeps NaN and infinity: a diverged
     network must show.
@@ -47,12 +50,22 @@ def compile_in_order(function: Callable[..., Any]) -> Any:
     return _compile(function, _FASTMATH - {"reassoc"})
 
 
-def _compile(function: Callable[..., Any], fastmath: set[str]) -> Any:
+def compile_exactly(function: Callable[..., Any]) -> Any:
+    """Do the same for arithmetic whose every rounding is as written.
+
+    Nothing is reordered and nothing fused but where it says so
+    (:func:`thrust_pomdp.recurrent.vectors.fma`), so that all copies of a loop and all processors
+    give the same digits.
+    """
+    return _compile(function, set(), forceinline=False)
+
+
+def _compile(function: Callable[..., Any], fastmath: set[str], forceinline: bool = True) -> Any:
     options: dict[str, Any] = {
-        "fastmath": fastmath,
+        "fastmath": fastmath or False,
         "error_model": "numpy",
         "nogil": True,
-        "forceinline": True,
+        "forceinline": forceinline,
     }
     try:
         loop, trouble = numba.njit(cache=True, **options)(function), None
@@ -76,6 +89,9 @@ class _Cache:
 
     def __init__(self, cache: Any, function: Callable[..., Any], trouble: Exception | None) -> None:
         self._cache = cache
+        # Numba's own stamp is of one file: a change of a loop that is called would go unnoticed.
+        with contextlib.suppress(OSError, AttributeError):  # no file to read, or nothing is kept
+            cache._cache_file._source_stamp = _stamp(function)
         self._trouble = trouble
         beside = Path(function.__code__.co_filename).parent / "__pycache__"
         self._folder = cache.cache_path or f"{beside} or the user's folder of caches"
@@ -113,6 +129,32 @@ class _Cache:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
+
+
+def _stamp(function: Callable[..., Any]) -> str:
+    """Return a digest of the files of a loop and of all that it calls."""
+    files = sorted({each.__code__.co_filename for each in _called(function, [])})
+    digests = (_digest(file, os.stat(file).st_mtime_ns, os.stat(file).st_size) for file in files)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _called(function: Any, found: list[Any]) -> list[Any]:
+    """Collect a loop and the compiled functions that it names, and so on."""
+    if function in found:
+        return found
+    found.append(function)
+    named, known = function.__code__.co_names, function.__globals__
+    modules = [part for part in map(known.get, named) if isinstance(part, ModuleType)]
+    for called in (names.get(name) for names in (known, *map(vars, modules)) for name in named):
+        python = getattr(called, "py_func", None) or getattr(called, "_defn", None)
+        if python is not None:
+            _called(python, found)
+    return found
+
+
+@functools.cache
+def _digest(file: str, changed: int, size: int) -> bytes:
+    return hashlib.sha256(Path(file).read_bytes()).digest()
 
 
 def _first(what: int) -> bool:

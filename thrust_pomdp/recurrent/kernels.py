@@ -12,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from thrust_pomdp.recurrent import kernels_memory as memory
+from thrust_pomdp.recurrent import kernels_policy as policy
 from thrust_pomdp.recurrent import kernels_scan as scan
 from thrust_pomdp.recurrent.jit import compile_in_order as _compile_in_order
 from thrust_pomdp.recurrent.jit import compile_loop as _compile
 
-__all__ = ["categorical_heads", "categorical_ppo", "memory", "scan"]
+__all__ = ["categorical_heads", "categorical_ppo", "memory", "policy", "scan"]
 
 _f32 = np.float32
 
