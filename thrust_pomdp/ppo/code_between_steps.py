@@ -37,13 +37,18 @@ def against_model(model: Any) -> str | None:
         model
     ):
         return f"{type(model).__name__} is a class of its user's"
-    return "other threads run" if any(map(_may_change_things, threading.enumerate())) else None
+    return "other threads run" if _other_threads() else None
 
 
-def _may_change_things(thread: threading.Thread) -> bool:
-    is_known = type(thread).__module__.partition(".")[0] in _LIBRARIES
-    is_ours = thread.name.startswith(_OWN_THREADS) or thread is threading.current_thread()
-    return not (is_ours or is_known)
+def _other_threads() -> list[threading.Thread]:
+    """Return the threads that may change things."""
+
+    def is_other(thread: threading.Thread) -> bool:
+        is_known = type(thread).__module__.partition(".")[0] in _LIBRARIES
+        is_ours = thread.name.startswith(_OWN_THREADS) or thread is threading.current_thread()
+        return not (is_known or is_ours)
+
+    return list(filter(is_other, threading.enumerate()))
 
 
 def _against_callback(callback: BaseCallback) -> str | None:

@@ -37,14 +37,8 @@ from thrust_pomdp.vec_env.step_infos import StepInfos
 #: Methods of a step that a subclass may override.
 _HOOKS = (
     *("collect_rollouts", "_make_step", "_tell_more", "_update_info_buffer", "_actions_for_env"),
-    *(
-        "_envs_of_training",
-        "_bootstrap_truncated",
-        "_as_tensors",
-        "_as_floats",
-        "_values",
-        "_reset_matrices",
-    ),
+    *("_envs_of_training", "_bootstrap_truncated", "_values", "_as_tensors", "_as_floats"),
+    "_reset_matrices",
 )
 
 

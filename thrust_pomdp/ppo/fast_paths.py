@@ -11,6 +11,7 @@ from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.prepared_step import (
     against_compiled_cell,
     against_compiled_heads,
+    against_one_call,
     against_step,
 )
 from thrust_pomdp.ppo.unseen_gate import against_compiled_steps
@@ -39,6 +40,7 @@ def fast_paths(policy: RecurrentActorCriticPolicy, env: VecEnv | None) -> dict[s
         reasons[f"compiled memory, {name}, step"] = against_prepared or against_compiled_cell(rnn)
         reasons[f"compiled memory, {name}, windows"] = against_compiled_memory(rnn)
     reasons["compiled heads"] = against_prepared or against_compiled_heads(policy)
+    reasons["compiled step"] = against_prepared or against_one_call(policy)
     reasons["compiled loss"] = (
         policy.against_windows() or against_loop(policy.action_dist) or _against_numbers(policy)
     )

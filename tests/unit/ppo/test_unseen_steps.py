@@ -32,6 +32,7 @@ from thrust_pomdp import (
     make_vec_env,
 )
 from thrust_pomdp.envs.cartpole_physics import CartPolePhysics
+from thrust_pomdp.ppo import code_between_steps
 from thrust_pomdp.ppo.counting_callbacks import NEVER, steps_unseen
 from thrust_pomdp.ppo.unseen_gate import against_compiled_steps
 from thrust_pomdp.ppo.unseen_steps import UnseenSteps
@@ -40,8 +41,11 @@ from thrust_pomdp.vec_env.gymnasium_vec_env import GymnasiumVecEnv
 from thrust_pomdp.vec_env.states import vec_state
 
 N_STEPS = 40
+OTHER_THREADS = code_between_steps._other_threads
 ARRAYS = ("observations", "actions", "rewards", "values", "log_probs", "episode_starts")
 
+#: Whether there are other threads is asked in one test only.
+pytestmark = pytest.mark.usefixtures("one_thread")
 needs_loops = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
 
 
@@ -50,6 +54,12 @@ class Looks(BaseCallback):
 
     def _on_step(self) -> bool:
         return True
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests leave threads behind, such as those of torch's compiler."""
+    monkeypatch.setattr(code_between_steps, "_other_threads", list)
 
 
 @pytest.fixture
@@ -578,7 +588,8 @@ class TestReasons:
         model.learn(N_STEPS * 5)
         assert taken == []
 
-    def test_other_threads_may_change_things(self, taken):
+    def test_other_threads_may_change_things(self, taken, monkeypatch):
+        monkeypatch.setattr(code_between_steps, "_other_threads", OTHER_THREADS)
         ends = threading.Event()
         thread = threading.Thread(target=ends.wait)
         thread.start()
