@@ -20,6 +20,7 @@ from torch import optim
 
 from thrust_pomdp import RecurrentPPO, StatefulActor, array_files
 from thrust_pomdp.array_files import SafeFileError
+from thrust_pomdp.recurrent import GTrXL
 from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree
 
 OPTIMIZERS = [
@@ -135,6 +136,17 @@ class TestNetworks:
         path = tmp_path / "model.safetensors"
         forge(path, make(), change)
         assert_refused(path, "too many of them")
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("context", 10**7), ("context", 300_000), ("mlp_size", 10**8)]
+    )
+    def test_of_a_memory_of_many_steps(self, tmp_path, name, value):
+        def change(data, arrays):
+            data["attributes"]["policy_kwargs"]["lstm_kwargs"][name] = value
+
+        model = make(rnn_class=GTrXL, lstm_kwargs={"context": 16, "mlp_size": 4})
+        forge(tmp_path / "model.safetensors", model, change)
+        assert_refused(tmp_path / "model.safetensors", "more than it holds")
 
     def test_of_one_number_shown_as_a_million(self, tmp_path):
         model = make()
