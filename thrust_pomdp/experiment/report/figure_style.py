@@ -26,7 +26,7 @@ _DASHES: tuple[Any, ...] = (
 )
 
 #: Shapes along the lines, for those who see no colours and for print without.
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8", "H", "1")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8", "H", "|")
 
 #: Arms that are drawn in another one's colour, dashed: it is what they are to be compared with.
 _VARIANTS: dict[str, tuple[str, Any]] = {
