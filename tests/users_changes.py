@@ -245,6 +245,39 @@ def _(model):
     remake_optimizer(model)
 
 
+_ONE_MIN_GRU = {"kwargs": {"rnn_class": MinGRU}}
+
+
+@change("a minGRU of one layer as it is", **_ONE_MIN_GRU)
+def _(model):
+    pass
+
+
+@both_moments("a minGRU that normalises features", **_ONE_MIN_GRU)
+def _(model):
+    model.policy.lstm_actor.layers[0].norm = nn.LayerNorm(4)
+    remake_optimizer(model)
+
+
+@both_moments("gates of a minGRU without a bias", **_ONE_MIN_GRU)
+def _(model):
+    th.manual_seed(3)
+    model.policy.lstm_actor.layers[0].gates = nn.Linear(4, 16, bias=False)
+    remake_optimizer(model)
+
+
+@both_moments("a bias on what an LRU tells", **_LRU)
+def _(model):
+    th.manual_seed(3)
+    model.policy.lstm_actor.layers[0].tell = nn.Linear(16, 8)
+    remake_optimizer(model)
+
+
+@both_moments("an LRU's half-lives moved through .data", **_LRU)
+def _(model):
+    model.policy.lstm_actor.layers[0].nu_log.data.sub_(1.0)
+
+
 class LeakyLRU(LRU):
     def step(self, features, states):
         output, (hidden,) = super().step(features, states)

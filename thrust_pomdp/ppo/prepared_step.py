@@ -233,6 +233,8 @@ def _make_cell(rnn: nn.Module, alone: bool) -> Cell:
     if against_compiled_cell(rnn) is None:
         kernels = load_kernels()
         assert kernels is not None
+        if isinstance(rnn, ScannedMemory):
+            return rnn.compiled_step(kernels, compare=not alone)
         return torch_layer(rnn).compiled_step(kernels, rnn, 0, compare=not alone)
     return lambda features, states, starts: memory_step(rnn, features, states, starts)
 
@@ -261,12 +263,12 @@ def _make_heads(policy: RecurrentActorCriticPolicy) -> Heads:
 
 def against_compiled_cell(rnn: Any) -> str | None:
     """Say why a recurrent layer's step is torch's and not a compiled loop."""
-    if isinstance(rnn, ScannedMemory):
-        return f"there is no compiled step of {type(rnn).__name__}"
-    n_weights = sum(weight.numel() for weight in layer_weights(rnn, 0))
+    is_scanned = isinstance(rnn, ScannedMemory)
+    weights = tuple(rnn.parameters()) if is_scanned else layer_weights(rnn, 0)
+    n_weights = sum(weight.numel() for weight in weights)
     if n_weights >= _MOST_COMPARED:
         return f"it has {n_weights} weights, too many to compare at each step"
-    return against_loops(*layer_weights(rnn, 0))
+    return (rnn.against_compiled_step() if is_scanned else None) or against_loops(*weights)
 
 
 def against_one_call(policy: RecurrentActorCriticPolicy) -> str | None:

@@ -6,9 +6,11 @@ the gate whether they may.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch as th
 
 from thrust_pomdp import gate
@@ -124,3 +126,62 @@ class LRURows(th.autograd.Function):
             hidden.numel(),
         )
         return None, grad_factor.sum(dim=0), grad_added, None, grad_h
+
+
+class CompiledStep:
+    """One layer's step, with its weights laid out for the loops.
+
+    What is laid out is a copy: see :class:`thrust_pomdp.recurrent.compiled_memory.CompiledCell`.
+
+    :param step: the compiled loop; it takes what is laid out, features, state, where episodes
+        start, and output and new state to fill
+    :param lay_out: returns the weights as the loop wants them
+    :param weights: that it makes them of; they must keep their memory
+    :param sizes: numbers of features, of the output and of the state
+    :param unchanged: the compiled loop that compares weights; None where nobody can change them
+        while this is in use
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        lay_out: Callable[[], tuple[th.Tensor, ...]],
+        weights: Iterable[th.Tensor],
+        sizes: tuple[int, ...],
+        unchanged: Callable[..., bool] | None,
+    ) -> None:
+        self._step, self._lay_out, self._unchanged = step, lay_out, unchanged
+        # Bit patterns, since a NaN is not equal to itself.
+        self._seen = tuple(w.detach().numpy().reshape(-1).view(np.uint32) for w in weights)
+        self._n_features, self._n_told, self._n_state = sizes
+        self._take()
+
+    def _take(self) -> None:
+        self._kept = np.concatenate(self._seen)
+        with th.no_grad():
+            self._arrays = [part.contiguous().numpy() for part in self._lay_out()]
+
+    def __call__(
+        self, features: th.Tensor, states: tuple[th.Tensor, ...], starts: th.Tensor
+    ) -> tuple[th.Tensor, tuple[th.Tensor, ...]]:
+        """Advance by one step, without a gradient.
+
+        :param features: ``[n_envs, features]``, float32
+        :param states: the state before the step, one part ``[1, n_envs, state]``
+        :param starts: ``[n_envs]``, bool
+        :return: the output and the state after the step
+        :raises ValueError: if the sizes do not fit together
+        """
+        if self._unchanged is not None and not self._unchanged(self._seen, self._kept):
+            self._take()
+        (state,), n_envs = states, len(features)
+        check_shapes(
+            features=(features, (n_envs, self._n_features)),
+            episode_starts=(starts, (n_envs,)),
+            hidden_state=(state, (1, n_envs, self._n_state)),
+        )
+        inputs, flags = features.contiguous().numpy(), starts.contiguous().numpy()
+        output, new = features.new_empty(n_envs, self._n_told), th.empty_like(state)
+        before = state[0].contiguous().numpy()
+        self._step(*self._arrays, inputs, before, flags, output.numpy(), new[0].numpy())
+        return output, (new,)

@@ -73,6 +73,45 @@ def min_gru_backward(  # type: ignore[no-untyped-def]
 
 
 @_compile
+def _add_product(x, weights, out):  # type: ignore[no-untyped-def]
+    """Add a row times ``[inputs, outputs]`` to ``out``."""
+    for k in range(len(x)):
+        a, w = x[k], weights[k]
+        for j in range(len(out)):
+            out[j] += a * w[j]
+
+
+@_compile
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    return _f32(1) / (_f32(1) + np.exp(-x))
+
+
+@_compile
+def min_gru_step(weights, bias, features, hidden, starts, output, new_hidden):  # type: ignore[no-untyped-def]
+    """Advance one layer of the minGRU by one step, states zeroed first where an episode starts.
+
+    :param weights: ``[features, 2 * hidden]``
+    :param bias: ``[2 * hidden]``
+    :param features: ``[n, features]``
+    :param hidden: ``[n, hidden]``
+    :param starts: ``[n]``, bool
+    :param output: output, ``[n, hidden]``
+    :param new_hidden: output, the same
+    """
+    n_rows, size = hidden.shape
+    gates = np.empty(2 * size, dtype=hidden.dtype)
+    chosen, new = gates[:size], gates[size:]
+    for n in range(n_rows):
+        gates[:] = bias
+        _add_product(features[n], weights, gates)
+        for j in range(size):
+            before = _f32(0) if starts[n] else hidden[n, j]
+            state = _sigmoid(-chosen[j]) * before + _sigmoid(chosen[j]) * new[j]
+            output[n, j] = state
+            new_hidden[n, j] = state
+
+
+@_compile
 def lru_forward(factor, added, starts, entering, hidden):  # type: ignore[no-untyped-def]
     """Run the linear recurrent unit over whole windows, zeroed at every episode start.
 
@@ -137,3 +176,53 @@ def lru_backward(  # type: ignore[no-untyped-def]
                     told_imag[j] += q[j] * c[j] - p[j] * d[j]
                     real[j] = a[j] * p[j] + b[j] * q[j]
                     imag[j] = a[j] * q[j] - b[j] * p[j]
+
+
+@_compile
+def lru_step(  # type: ignore[no-untyped-def]
+    factor, enter, tell, direct, mix, mix_bias, skip, skip_bias,
+    features, hidden, starts, output, new_hidden,
+):  # fmt: skip
+    """Advance one layer of the linear recurrent unit, with all that stands around it, by one step.
+
+    Weights are ``[inputs, outputs]``.
+
+    :param factor: as for :func:`lru_forward`
+    :param enter: ``[features, 2 * size]``
+    :param tell: ``[2 * size, told]``
+    :param direct: ``[features, told]``
+    :param mix: ``[told, 2 * told]``
+    :param mix_bias: ``[2 * told]``
+    :param skip: ``[features, told]``
+    :param skip_bias: ``[told]``
+    :param features: ``[n, features]``
+    :param hidden: ``[n, 2 * size]``
+    :param starts: ``[n]``, bool: before these the state is zeroed
+    :param output: output, ``[n, told]``
+    :param new_hidden: output, ``[n, 2 * size]``
+    """
+    (n_rows, width), n_told = hidden.shape, output.shape[1]
+    size = width // 2
+    shown, mixed = np.empty(n_told, dtype=hidden.dtype), np.empty(2 * n_told, dtype=hidden.dtype)
+    for n in range(n_rows):
+        x, h = features[n], new_hidden[n]
+        for j in range(size):
+            a, b = factor[j], factor[size + j]
+            c = _f32(0) if starts[n] else hidden[n, j]
+            d = _f32(0) if starts[n] else hidden[n, size + j]
+            h[j] = a * c - b * d
+            h[size + j] = a * d + b * c
+        _add_product(x, enter, h)
+        shown[:] = _f32(0)
+        _add_product(h, tell, shown)
+        _add_product(x, direct, shown)
+        for j in range(n_told):
+            u = shown[j]
+            inner = _f32(0.7978845608028654) * (u + _f32(0.044715) * u * u * u)
+            shown[j] = _f32(0.5) * u * (_f32(1) + np.tanh(inner))
+        mixed[:] = mix_bias
+        _add_product(shown, mix, mixed)
+        output[n] = skip_bias
+        _add_product(x, skip, output[n])
+        for j in range(n_told):
+            output[n, j] += mixed[j] * _sigmoid(mixed[n_told + j])

@@ -7,7 +7,7 @@ for Long Sequences", https://arxiv.org/abs/2303.06349.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch as th
 from torch import nn
@@ -33,6 +33,13 @@ class LRULayer(ScannedLayer):
     """
 
     computes = (*ScannedLayer.computes, "factor", "entering")
+    of_first: ClassVar = {
+        "norm": (nn.Identity, False),
+        "tell": (nn.Linear, False),
+        "direct": (nn.Linear, False),
+        "mix": (nn.Linear, True),
+        "skip": (nn.Linear, True),
+    }
 
     def __init__(
         self,
@@ -87,6 +94,13 @@ class LRULayer(ScannedLayer):
             return states
         return scan(factor.expand_as(added), added, starts, entering, complex_product)
 
+    def laid_out(self) -> tuple[th.Tensor, ...]:
+        """Return the weights for :func:`thrust_pomdp.recurrent.kernels_scan.lru_step`."""
+        skip: Any = self.skip
+        products = (self.entering(), self.tell.weight, self.direct.weight, self.mix.weight)
+        first = (self.factor(), *(weight.t() for weight in products))
+        return (*first, self.mix.bias, skip.weight.t(), skip.bias)
+
     def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return what is read of the state, through a gated linear unit, beside the inputs."""
         shown = gelu(self.tell(state) + dense(self.direct, read), approximate="tanh")
@@ -126,6 +140,8 @@ class LRU(ScannedMemory):
     :raises ValueError: for sizes that are no whole numbers of at least 1, and unless ``0 <= r_min
         <= r_max <= 1`` and ``0 < max_phase <= 2 pi``
     """
+
+    loop = "lru_step"
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2410.01201.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch as th
 from torch import nn
@@ -25,6 +25,8 @@ _LEAST = 1e-2
 @known
 class MinGRULayer(ScannedLayer):
     """One layer of a :class:`MinGRU`."""
+
+    of_first: ClassVar = {"norm": (nn.Identity, False), "gates": (nn.Linear, True)}
 
     def __init__(
         self, input_size: int, hidden_size: int, is_first: bool, longest: float | None
@@ -52,6 +54,10 @@ class MinGRULayer(ScannedLayer):
             return states
         chosen, new = gates.chunk(2, dim=-1)
         return scan((-chosen).sigmoid(), chosen.sigmoid() * new, starts, entering)
+
+    def laid_out(self) -> tuple[th.Tensor, ...]:
+        """Return the weights for :func:`thrust_pomdp.recurrent.kernels_scan.min_gru_step`."""
+        return self.gates.weight.t(), self.gates.bias
 
     def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return the state; of a later layer together with what it was given."""
@@ -97,6 +103,8 @@ class MinGRU(ScannedMemory):
     :raises ValueError: if a size is no whole number of at least 1, for several layers of one unit,
         and unless ``longest`` is a number above 1
     """
+
+    loop = "min_gru_step"
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch as th
@@ -17,6 +18,7 @@ from torch import nn
 
 from thrust_pomdp import gate
 from thrust_pomdp.errors import ArgumentError
+from thrust_pomdp.recurrent.compiled_scan import CompiledStep
 from thrust_pomdp.recurrent.protocol import Memory, StatePart
 from thrust_pomdp.recurrent.sequences import LSTMState
 
@@ -53,9 +55,11 @@ class ScannedLayer(nn.Module):
     :param input_size: numbers that it reads
     :param is_first: whether it reads the features
     :cvar computes: methods that make up a step
+    :cvar of_first: the modules of a first layer, and whether they have a bias
     """
 
     computes: ClassVar[tuple[str, ...]] = ("forward", "recall", "told")
+    of_first: ClassVar[dict[str, tuple[type[nn.Module], bool]]]
 
     def __init__(self, input_size: int, is_first: bool) -> None:
         super().__init__()
@@ -88,6 +92,10 @@ class ScannedLayer(nn.Module):
         """
         raise NotImplementedError
 
+    def laid_out(self) -> tuple[th.Tensor, ...]:
+        """Return the weights of a first layer as the compiled step wants them."""
+        raise NotImplementedError
+
     def forward(
         self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor | None = None
     ) -> tuple[th.Tensor, th.Tensor]:
@@ -110,9 +118,11 @@ class ScannedMemory(Memory):
     :raises ValueError: for sizes that are no whole numbers of at least 1, and several layers of one
         unit
     :cvar computes: methods that make up a step
+    :cvar loop: the compiled step of one layer
     """
 
     computes: ClassVar[tuple[str, ...]] = ("step", "reset", "_through")
+    loop: ClassVar[str]
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Any
@@ -135,6 +145,34 @@ class ScannedMemory(Memory):
     @abstractmethod
     def state_parts(self) -> tuple[StatePart]:
         """Say what the state consists of: one part, of one axis."""
+
+    def against_compiled_step(self) -> str | None:
+        """Say why a step cannot be one compiled loop."""
+        if self.num_layers != 1:
+            return f"it has {self.num_layers} layers, compiled is one"
+        reason, (layer,) = against_scanned(self), self.layers
+        found = {
+            name: (type(part), getattr(part, "bias", None) is not None)
+            for name, part in layer.named_children()
+        }
+        if reason is None and found != layer.of_first:
+            return f"the {type(layer).__name__} has other modules than it was made with"
+        return reason
+
+    def compiled_step(self, kernels: ModuleType, compare: bool = True) -> CompiledStep:
+        """Return the step of the only layer there is, compiled.
+
+        :param kernels: the compiled loops
+        :param compare: the weights at each step, since somebody may change them
+        """
+        (layer,), (part,) = self.layers, self.state_parts()
+        return CompiledStep(
+            getattr(kernels.scan, self.loop),
+            layer.laid_out,
+            self.parameters(),
+            (self.input_size, self.hidden_size, *part.shape),
+            kernels.memory.unchanged if compare else None,
+        )
 
     def step(self, features: th.Tensor, states: LSTMState) -> tuple[th.Tensor, LSTMState]:
         """Advance by one step."""

@@ -23,6 +23,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 1)),
     (0, (5, 1.5, 1, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
+    (0, (9, 2)),
 )
 
 #: Shapes along the lines, for those who see no colours and for print without.
@@ -36,7 +37,7 @@ _VARIANTS: dict[str, tuple[str, Any]] = {
     "gru": ("lstm", _DASHES[2]),
     "gru-prev-action": ("lstm-prev-action", _DASHES[2]),
     "gtrxl": ("lstm", _DASHES[3]),
-    "mingru": ("lstm", _DASHES[1]),
+    "mingru": ("lstm", _DASHES[5]),
     "lru": ("lstm", _DASHES[4]),
 }
 
