@@ -148,7 +148,7 @@ ARMS: dict[str, Arm] = {
         Arm("mingru", "minGRU (RecurrentPPO)", _OURS, recurrent=True,
             rnn_class="recurrent.MinGRU", keys=_RECURRENT_KEYS),
         Arm("lru", "LRU (RecurrentPPO)", _OURS, recurrent=True, rnn_class="recurrent.LRU",
-            recipes_of="lstm", keys=_RECURRENT_KEYS),
+            keys=_RECURRENT_KEYS),
         Arm("mlp", "memoryless (SB3 PPO)", _PPO),
         Arm("mlp-prev-action", "previous action only (SB3 PPO)", _PPO, previous_action=True),
         Arm("state", "sees the state (SB3 PPO)", _PPO, sees_state=True, recipes_of="mlp"),
