@@ -141,6 +141,35 @@ class BootstrapsTheDead:
         super().compute_returns_and_advantage(last_values, np.zeros_like(dones))
 
 
+class GoesOnAfterEnds:
+    """Returns go on from an episode into the next one."""
+
+    def compute_returns_and_advantage(self, last_values, dones):
+        kept, self.episode_starts = self.episode_starts, np.zeros_like(self.episode_starts)
+        super().compute_returns_and_advantage(last_values, dones)
+        self.episode_starts = kept
+
+
+class StoresEarlierStates:
+    """The states that are stored are those of the step before."""
+
+    _states = None
+
+    def add(self, *args, lstm_states=None, **kwargs):
+        stored = lstm_states if self._states is None else self._states
+        super().add(*args, lstm_states=stored, **kwargs)
+        self._states = lstm_states
+
+
+class LosesTheLastEnd:
+    """An episode that ends on a window's last step does not start the next one."""
+
+    def collect_rollouts(self, env, *args, **kwargs):
+        if self.num_timesteps:
+            self._last_episode_starts = np.zeros(env.num_envs, dtype=bool)
+        return super().collect_rollouts(env, *args, **kwargs)
+
+
 class TheirsTwice:
     """Each of sb3-contrib's minibatches comes twice."""
 
@@ -288,6 +317,15 @@ PLANTED = {
     ),
     "a bootstrap after termination at a window's end": _both(
         "returns and advantages", with_buffer, BootstrapsTheDead
+    ),
+    "returns go on into the next episode": _both(
+        "returns and advantages", with_buffer, GoesOnAfterEnds
+    ),
+    "an end on a window's last step is lost": _both(
+        "reset on terminated", with_methods, LosesTheLastEnd
+    ),
+    "stored states are those of the step before": _both(
+        "first pass", with_buffer, StoresEarlierStates
     ),
     "training starts sequences from zero": _both("first pass", with_policy, ForgetsStoredStates),
     "environments get each other's memory": _both("axis order of state", with_policy, RollsStates),

@@ -121,7 +121,13 @@ class Trial:
             "max_grad_norm": 1e9,
             "seed": 0,
         }
-        model = self._make_model(env, **{**arguments, **kwargs})
+        try:
+            model = self._make_model(env, **{**arguments, **kwargs})
+        except TypeError as error:
+            raise ArgumentError(
+                "make_model(env, **kwargs) must hand kwargs on to an algorithm that takes the "
+                f"arguments of SB3's PPO, here {', '.join(arguments)}: {error}"
+            ) from error
         for name in ("learn", "predict", "train", "policy", "save", "get_parameters"):
             if not hasattr(model, name):
                 raise ArgumentError(
