@@ -183,6 +183,13 @@ class TestUsersChanges:
         th.testing.assert_close(ours.parameters, plain.parameters, rtol=tolerance, atol=tolerance)
 
     @pytest.mark.parametrize(
+        "name", [name for number, name in enumerate(CHANGES) if number % 3 == 0]
+    )
+    def test_give_it_where_layers_are_large(self, name, monkeypatch):
+        monkeypatch.setattr("thrust_pomdp.recurrent.large_steps.LARGE", 10)
+        self.test_give_what_the_plain_torch_path_gives(name, monkeypatch)
+
+    @pytest.mark.parametrize(
         "name", [name for name, change in CHANGES.items() if change.moment == "before"]
     )
     def test_do_not_break_the_first_pass(self, name):

@@ -39,6 +39,7 @@ from thrust_pomdp.recurrent.compiled import (
     load_kernels,
 )
 from thrust_pomdp.recurrent.encoder import Encoder
+from thrust_pomdp.recurrent.large_steps import is_large
 from thrust_pomdp.recurrent.memory import memory_step
 from thrust_pomdp.recurrent.scanned import ScannedMemory, against_scanned
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
@@ -80,11 +81,6 @@ _ATTRIBUTES = (
     "share_features_extractor",
     "critic_reads_memory",
 )
-
-#: A layer of so many weights or more costs more to compare than its compiled step saves. It is left
-#: to torch also where there is nothing to compare: the last digits must not depend on whether
-#: somebody watches.
-_MOST_COMPARED = 2_000_000
 
 for _cls in (FlattenExtractor, CombinedExtractor, MlpExtractor, KeysExtractor, Encoder):
     gate.remember(_cls)
@@ -265,9 +261,8 @@ def against_compiled_cell(rnn: Any) -> str | None:
     """Say why a recurrent layer's step is torch's and not a compiled loop."""
     is_scanned = isinstance(rnn, ScannedMemory)
     weights = tuple(rnn.parameters()) if is_scanned else layer_weights(rnn, 0)
-    n_weights = sum(weight.numel() for weight in weights)
-    if n_weights >= _MOST_COMPARED:
-        return f"it has {n_weights} weights, too many to compare at each step"
+    if is_large(*weights):
+        return f"it has {sum(w.numel() for w in weights)} weights, dense products take less time"
     return (rnn.against_compiled_step() if is_scanned else None) or against_loops(*weights)
 
 

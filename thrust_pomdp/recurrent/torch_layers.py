@@ -23,6 +23,7 @@ from thrust_pomdp.recurrent.compiled_memory import (
     gru_weights,
     transposed_weights,
 )
+from thrust_pomdp.recurrent.large_steps import large_step
 from thrust_pomdp.recurrent.sequences import (
     LSTMState,
     ResetLayout,
@@ -83,8 +84,10 @@ class _LSTM(TorchLayer):
     state = ("hidden", "cell")
 
     def step(self, rnn: nn.LSTM, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        weights = layer_weights(rnn, layer)
+        large = large_step("LSTM", features, state, weights)
         # The fused cell costs half of an nn.LSTM call on one step.
-        return th.lstm_cell(features, state, *layer_weights(rnn, layer))
+        return th.lstm_cell(features, state, *weights) if large is None else large
 
     def compiled_step(
         self, kernels: ModuleType, rnn: nn.LSTM, layer: int, compare: bool = True
@@ -145,7 +148,9 @@ class _GRU(_HiddenOnly):
     n_gates = 3
 
     def step(self, rnn: nn.GRU, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
-        return (th.gru_cell(features, *state, *layer_weights(rnn, layer)),)
+        weights = layer_weights(rnn, layer)
+        large = large_step("GRU", features, state, weights)
+        return (th.gru_cell(features, *state, *weights),) if large is None else large
 
     def compiled_step(
         self, kernels: ModuleType, rnn: nn.GRU, layer: int, compare: bool = True
@@ -172,8 +177,10 @@ class _RNN(_HiddenOnly):
     options = ("bias", "dropout", "nonlinearity")
 
     def step(self, rnn: nn.RNN, layer: int, features: th.Tensor, state: LSTMState) -> LSTMState:
+        weights = layer_weights(rnn, layer)
+        large = large_step(f"RNN_{rnn.nonlinearity.upper()}", features, state, weights)
         cell = th.rnn_relu_cell if rnn.nonlinearity == "relu" else th.rnn_tanh_cell
-        return (cell(features, *state, *layer_weights(rnn, layer)),)
+        return (cell(features, *state, *weights),) if large is None else large
 
     def compiled_step(
         self, kernels: ModuleType, rnn: nn.RNN, layer: int, compare: bool = True
