@@ -57,6 +57,23 @@ class TestImportCost:
         )
         assert heavy_modules_after(code) == "[]"
 
+    def test_a_model_is_made_and_acts_without_torchs_compiler(self) -> None:
+        """An optimiser of torch's loads it when it is made, which takes most of a second."""
+        code = (
+            "import sys, torch as th, thrust_pomdp\n"
+            "env = thrust_pomdp.make_vec_env('FlickeringCartPole-v0', n_envs=2)\n"
+            "model = thrust_pomdp.RecurrentPPO('MlpLstmPolicy', env, n_steps=4)\n"
+            "model.predict(env.reset())\n"
+            "print('torch._dynamo' in sys.modules)\n"
+            "method = th.optim.Optimizer.add_param_group.__wrapped__\n"
+            "print(hasattr(method, '__dynamo_disable'))\n"
+            "th.optim.SGD(model.policy.parameters(), lr=1.0)\n"  # somebody's own
+            "print('torch._dynamo' in sys.modules, hasattr(method, '__dynamo_disable'))\n"
+            "thrust_pomdp.RecurrentPPO('MlpLstmPolicy', env, n_steps=4)\n"
+            "print(hasattr(method, '__dynamo_disable'))\n"
+        )
+        assert run(code).split("\n") == ["False", "False", "True True", "True"]
+
     def test_the_public_names_load_neither_sb3_contrib_nor_matplotlib(self) -> None:
         code = "import thrust_pomdp\nfor name in thrust_pomdp.__all__: getattr(thrust_pomdp, name)"
         loaded = heavy_modules_after(code)

@@ -33,9 +33,9 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 
-#: What a run loads, which takes longer than many a run: torch's optimisers load the compiler they
-#: do not use, too.
-_PRELOADED = ("thrust_pomdp.experiment.training", "torch._dynamo", "thrust_pomdp.recurrent.kernels")
+#: What a run loads, which takes longer than many a run. Not torch's compiler, which optimisers load
+#: at their first step: no first step of an environment should wait for it.
+_PRELOADED = ("thrust_pomdp.experiment.training", "thrust_pomdp.recurrent.kernels")
 
 
 class Task(Protocol):

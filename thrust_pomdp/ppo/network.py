@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch as th
@@ -201,12 +204,14 @@ class RecurrentNetwork(ActorCriticPolicy):
         adams = (th.optim.Adam, th.optim.AdamW)
         if self.optimizer_class in adams and not {"foreach", "fused"} & kwargs.keys():
             kwargs["fused"] = True  # the same update in one kernel: a third of the time
-        return self.optimizer_class(self.parameters(), lr=lr_schedule(1), **kwargs)  # type: ignore[call-arg]
+        with _without_compiler():
+            return self.optimizer_class(self.parameters(), lr=lr_schedule(1), **kwargs)  # type: ignore[call-arg]
 
     def _build(self, lr_schedule: Schedule) -> None:
         """Create the heads."""
         self.action_dist = ours_for(self.action_dist)
-        super()._build(lr_schedule)
+        with _without_compiler():  # SB3 makes an optimiser here, too
+            super()._build(lr_schedule)
 
     def _build_mlp_extractor(self) -> None:
         """Create the heads, which read the memory instead of the features."""
@@ -269,6 +274,28 @@ class RecurrentNetwork(ActorCriticPolicy):
             return state_names(rnn)
         # A module that a program put in the place of a layer is called as that one would be.
         return TORCH_LAYERS.get(self.rnn_class, TORCH_LAYERS[nn.LSTM]).state
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Let optimisers be made without loading torch's compiler, a third of a program's start.
+
+    Torch loads it in order to tell it what not to compile. While nobody has loaded it nothing is
+    compiled, and nothing is left for later: the next optimiser made tells it as usual.
+    """
+    method: Any = getattr(th.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if method is None or "torch._dynamo" in sys.modules or hasattr(method, _MARK):
+        yield
+        return
+    setattr(method, _MARK, method)
+    try:
+        yield
+    finally:
+        delattr(method, _MARK)
+
+
+#: Where torch keeps the form of a function that its compiler leaves alone.
+_MARK = "__dynamo_disable"
 
 
 def _options_of(rnn_class: Any) -> tuple[str, ...] | None:
