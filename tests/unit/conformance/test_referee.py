@@ -147,6 +147,17 @@ class TestErrors:
         )
         assert "it raises KeyError in predict, test_referee.py, line" in str(report)
 
+    def test_what_the_algorithm_asserts_is_no_law(self):
+        class Asserts:
+            def predict(self, *args, **kwargs):
+                assert not kwargs
+
+        report = check_recurrent(
+            lambda env, **kwargs: faults.with_methods(theirs(env, **kwargs), Asserts),
+            only=["memory at evaluation"],
+        )
+        assert "it raises AssertionError in predict, test_referee.py" in str(report)
+
     @pytest.mark.parametrize(
         ("given", "message"),
         [
