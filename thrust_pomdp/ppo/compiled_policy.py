@@ -8,7 +8,7 @@ For vector observations, LSTMs of one layer and Discrete actions. The loops are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from thrust_pomdp.recurrent.encoder import Encoder
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
 
 _NO_ROWS = np.zeros((0, 0), dtype=np.float32)
+_ALL = np.zeros((0, 0), dtype=bool)
 _NO_BIAS = np.zeros(0, dtype=np.float32)
 
 
@@ -34,7 +35,7 @@ def against_compiled_policy(policy: RecurrentActorCriticPolicy) -> str | None:
     """Say why the step of a policy, which can be prepared, is not one compiled call."""
     if isinstance(policy, AsymmetricLstmPolicy):
         return "actor and critic see different observations"
-    if type(policy.action_dist) is not PlainCategoricalDistribution:
+    if not isinstance(policy.action_dist, PlainCategoricalDistribution):
         return "actions are not categorical"
     for rnn in filter(None, (policy.lstm_actor, policy.lstm_critic)):
         if type(rnn) is not nn.LSTM:
@@ -106,13 +107,21 @@ class CompiledPolicy:
 
     :param policy: as :func:`against_compiled_policy` knows it; its weights must keep their memory
     :param compare: the weights at each step, since somebody may change them
+    :param next_masks: returns which actions may be taken, bool ``[n_envs, n_actions]``; called once
+        in each step. All may be without it
     """
 
-    def __init__(self, policy: RecurrentActorCriticPolicy, compare: bool) -> None:
+    def __init__(
+        self,
+        policy: RecurrentActorCriticPolicy,
+        compare: bool,
+        next_masks: Callable[[], NDArray[np.bool_]] | None = None,
+    ) -> None:
         kernels = load_kernels()
         assert kernels is not None
         self._policy, self._policy_step = policy, kernels.policy.policy_step
         self._policy_values = kernels.policy.policy_values
+        self._next_masks = next_masks
         self._unchanged = kernels.memory.unchanged if compare else None
         modules = (*_memories(policy), *_encoder(policy))
         modules += (*_actors_layers(policy), *_critics_layers(policy))
@@ -170,15 +179,20 @@ class CompiledPolicy:
         leaving = tuple(np.empty_like(part) for part in entering)
         uniforms = row_uniforms(n_envs)
         check_shapes(uniforms=(uniforms, (n_envs,)))
+        allowed = _ALL
+        if self._next_masks is not None:
+            allowed = self._next_masks()
+            check_shapes(action_masks=(allowed, (n_envs, self._n_actions)))
         actions = np.empty(n_envs, dtype=np.int64)
-        values, log_prob = np.empty((n_envs, 1), np.float32), np.empty(n_envs, np.float32)
+        values, log_prob = np.empty(n_envs, np.float32), np.empty(n_envs, np.float32)
         logits = np.empty((n_envs, self._n_actions), dtype=np.float32)
         self._policy_step(
-            self.arrays(), rows, entering, starts, uniforms, leaving, actions, values[:, 0],
-            log_prob, logits,
+            self.arrays(), rows, entering, starts, uniforms, allowed,
+            leaving, actions, values, log_prob, logits,
         )  # fmt: skip
-        self._policy.action_dist.proba_distribution(th.from_numpy(logits))
-        acted = th.from_numpy(actions), th.from_numpy(values), th.from_numpy(log_prob)
+        shown = [th.from_numpy(part) for part in (logits, allowed)[: 1 + (len(allowed) > 0)]]
+        self._policy.action_dist.proba_distribution(*shown)
+        acted = th.from_numpy(actions), th.from_numpy(values[:, None]), th.from_numpy(log_prob)
         return *acted, self.states_of(leaving)
 
     def values(self, obs: th.Tensor, states: LSTMState, episode_starts: th.Tensor) -> th.Tensor:

@@ -193,6 +193,7 @@ def take_steps(policy, states, carts, blanking, normaliser, shows_actions, gamma
         np.empty_like(states[0]), np.empty_like(states[1]),
         np.empty_like(states[2]), np.empty_like(states[3]),
     )  # fmt: skip
+    all_actions = np.empty((0, 0), dtype=np.bool_)
     logits = np.empty((n_envs, 2), dtype=np.float32)
     frames, rewards = np.empty((n_envs, n_seen), np.float32), np.empty(n_envs, np.float32)
     final_frames = np.zeros_like(obs)
@@ -205,8 +206,8 @@ def take_steps(policy, states, carts, blanking, normaliser, shows_actions, gamma
         window.obs[t], window.starts[t] = obs, window.last_starts
         actions = window.actions[t]
         policy_step(
-            policy, obs, states, window.last_starts, window.uniforms[t], new_states, actions,
-            window.values[t], window.log_probs[t], logits,
+            policy, obs, states, window.last_starts, window.uniforms[t], all_actions, new_states,
+            actions, window.values[t], window.log_probs[t], logits,
         )  # fmt: skip
 
         # The environments.

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import (
     CombinedExtractor,
@@ -97,6 +99,7 @@ class WatchedStep:
     :param heads: makes what acts in place of the policy's own heads
     :param otherwise: what acts where nothing can be prepared; the policy itself by default
     :param alone: nobody else's code runs between the steps, so that there is nothing to watch
+    :param next_masks: tells which actions may be taken, where not all may; called once in each step
     """
 
     def __init__(
@@ -105,8 +108,9 @@ class WatchedStep:
         heads: Callable[[Any], Heads] | None = None,
         otherwise: Step | None = None,
         alone: bool = False,
+        next_masks: Callable[[], NDArray[np.bool_]] | None = None,
     ) -> None:
-        self.policy, self._heads = policy, heads
+        self.policy, self._heads, self._next_masks = policy, heads or _make_heads, next_masks
         self._otherwise: Step = otherwise or policy
         self._is_alone = alone
         self._prepare()
@@ -120,11 +124,11 @@ class WatchedStep:
             self._step = self._otherwise
             return
         self._watch = None if self._is_alone else _watch(self.policy)
-        if self._heads is None and against_one_call(self.policy) is None:
-            self._step = self.compiled = CompiledPolicy(self.policy, compare=not self._is_alone)
+        if against_one_call(self.policy) is None:
+            compare = not self._is_alone
+            self._step = self.compiled = CompiledPolicy(self.policy, compare, self._next_masks)
         else:
-            heads = (self._heads or _make_heads)(self.policy)
-            self._step = _prepared(self.policy, heads, self._is_alone)
+            self._step = _prepared(self.policy, self._heads(self.policy), self._is_alone)
 
     def __call__(
         self, obs: Any, states: RNNStates, episode_starts: th.Tensor

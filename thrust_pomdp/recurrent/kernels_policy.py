@@ -221,14 +221,13 @@ def lstm_step(weights, bias, features, hidden, cell, starts, new_hidden, new_cel
 
 
 @_compile_exactly
-def _draw(logits, uniform, log_probs, sums):  # type: ignore[no-untyped-def]
+def _draw(logits, uniform, sums):  # type: ignore[no-untyped-def]
     """Choose an action and return it with its log-probability.
 
     What :func:`thrust_pomdp.recurrent.kernels.chosen` does, which see.
 
-    :param logits: ``[n_actions]``
+    :param logits: ``[n_actions]``; log-probabilities afterwards
     :param uniform: from [0, 1)
-    :param log_probs: float32 ``[n_actions]``, to work in
     :param sums: float64 ``[n_actions]``, to work in
     """
     n_actions = len(logits)
@@ -241,18 +240,18 @@ def _draw(logits, uniform, log_probs, sums):  # type: ignore[no-untyped-def]
     log_total = greatest + np.log(total)
     cumulated = 0.0
     for a in range(n_actions):
-        log_probs[a] = logits[a] - log_total
-        cumulated += np.float64(np.exp(log_probs[a]))
+        logits[a] -= log_total
+        cumulated += np.float64(np.exp(logits[a]))
         sums[a] = cumulated
     mark, action = uniform * cumulated, 0
     while sums[action] <= mark and sums[action] < cumulated:  # a NaN ends it
         action += 1
-    return action, log_probs[action]
+    return action, logits[action]
 
 
 @_compile_exactly
 def policy_step(  # type: ignore[no-untyped-def]
-    policy, obs, states, starts, uniforms, new_states, actions, values, log_prob, logits
+    policy, obs, states, starts, uniforms, allowed, new_states, actions, values, log_prob, logits
 ):
     """Act: one step for every environment.
 
@@ -262,11 +261,12 @@ def policy_step(  # type: ignore[no-untyped-def]
         of its own, each ``[n, hidden]``
     :param starts: ``[n]``, bool; memory is zeroed first where true
     :param uniforms: numbers from [0, 1), float64 ``[n]``, that choose the actions
+    :param allowed: bool ``[n, n_actions]``, at least one in each row; ``[0, 0]`` for all
     :param new_states: output, as ``states``
     :param actions: output, int64 ``[n]``
     :param values: output, ``[n]``
     :param log_prob: output, ``[n]``
-    :param logits: output, ``[n, n_actions]``
+    :param logits: output, before they are masked, ``[n, n_actions]``
     """
     features = _run(policy.encoder, obs)
     lstm_step(
@@ -287,7 +287,11 @@ def policy_step(  # type: ignore[no-untyped-def]
     log_probs = np.empty(logits.shape[1], dtype=np.float32)
     sums = np.empty(logits.shape[1], dtype=np.float64)
     for n in range(len(obs)):
-        actions[n], log_prob[n] = _draw(logits[n], uniforms[n], log_probs, sums)
+        log_probs[:] = logits[n]
+        if len(allowed) > 0:
+            for a in range(len(log_probs)):
+                log_probs[a] = log_probs[a] if allowed[n, a] else -np.inf
+        actions[n], log_prob[n] = _draw(log_probs, uniforms[n], sums)
 
 
 @_compile_exactly

@@ -40,7 +40,10 @@ def make_masked_step(
             )
             return acted
 
-    return WatchedStep(policy, lambda same: _make_masked_heads(same, next_masks), step)
+    def heads(same: MaskableRecurrentActorCriticPolicy) -> Heads:
+        return _make_masked_heads(same, next_masks)
+
+    return WatchedStep(policy, heads, step, next_masks=next_masks)
 
 
 def _make_masked_heads(policy: MaskableRecurrentActorCriticPolicy, next_masks: NextMasks) -> Heads:
