@@ -43,18 +43,27 @@ class FixedLength(gym.Wrapper):
 
 
 def fixed_length_vector(n_envs: int, length: int) -> FlickeringCartPoleVectorEnv:
-    """The native twin: all that ends an episode is its number of steps.
+    """The native twin, whose carts roll to the end of the track in ``length`` steps.
 
-    The class stays what ``make_vec_env`` makes, so that nothing about it is slower or faster.
+    They are pushed by nobody and start with the speed that takes them there; the first episode of
+    each starts further on. The same equations are computed, by the class that ``make_vec_env``
+    makes, so that nothing about it is slower or faster.
     """
     env = FlickeringCartPoleVectorEnv(n_envs, max_episode_steps=10**9, autoreset_mode="SameStep")
-    steps = np.arange(n_envs) * length // n_envs
+    physics = env.physics
+    physics._forces_of_actions[:] = physics._gravity[:] = 0.0
+    # Half a step before the end, so that rounding decides nothing.
+    speed = physics._limits[0, 0] / (physics._tau[0, 0] * (length - 0.5))
+    n_ahead = list(np.arange(n_envs) * length // n_envs)
 
-    def fallen() -> Any:
-        steps[:] += 1
-        return steps % length == 0
+    def starts(rng: Any, count: int) -> Any:
+        states = np.zeros((count, 4))
+        states[:, 1] = speed
+        if n_ahead and count > 1:  # the blocks of all environments are drawn one after the other
+            states[0, 0] = n_ahead.pop(0) * speed * physics._tau[0, 0]
+        return states
 
-    env.physics.fallen = fallen  # type: ignore[method-assign]
+    env.starts._draw = starts
     return env
 
 

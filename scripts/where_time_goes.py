@@ -3,7 +3,9 @@
     python scripts/where_time_goes.py
 
 Each part of training is timed by itself on one minibatch, and each part of collecting inside real
-rollouts, on one thread; medians. What is not listed is the difference to the whole.
+rollouts, on one thread; medians. What is not listed is the difference to the whole. Collecting is
+shown twice: a window as it is where nobody looks at single steps, and one whose steps a callback
+looks at.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 
 import torch as th
 from benchmark_contenders import SETTINGS, Setting, make_model, one_window
+from stable_baselines3.common.callbacks import BaseCallback
 
 from thrust_pomdp.experiment.commands.options import make_parser
 from thrust_pomdp.ppo import collecting
 from thrust_pomdp.ppo.losses import ppo_losses
+from thrust_pomdp.ppo.unseen_gate import loops
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences
 
@@ -105,6 +109,34 @@ def collecting_parts(model: Any) -> dict[str, float]:
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 
 
+class Looks(BaseCallback):
+    """Is called at each step."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def unseen_ms(model: Any) -> float:
+    """Milliseconds of a window's compiled loop, what it is made of and goes back to left out."""
+    if load_kernels() is None:
+        return 0.0
+    kernels, spent = loops(), [0.0]
+    take_steps = kernels.take_steps
+
+    def timed(*args: Any) -> Any:
+        start = time.perf_counter()
+        taken = take_steps(*args)
+        spent[-1] += 1e3 * (time.perf_counter() - start)
+        return taken
+
+    kernels.take_steps = timed
+    for _ in range(20):
+        spent.append(0.0)
+        one_window(model, threads=1)
+    kernels.take_steps = take_steps
+    return statistics.median(spent[1:])
+
+
 def report(setting: Setting, length: int) -> None:
     th.set_num_threads(1)
     model = make_model("ours", setting, length)
@@ -116,7 +148,13 @@ def report(setting: Setting, length: int) -> None:
     print(f"  a minibatch, of {n_minibatches} an update: {train / n_minibatches:.2f} ms")
     for name, ms in training_parts(model):
         print(f"    {ms:6.2f} ms  {name}")
-    print(f"  a step of all environments, of {setting.n_steps}: {collect / setting.n_steps:.0f} us")
+    print(f"  a window of {setting.n_steps} steps that nobody looks at: {collect / 1e3:.2f} ms")
+    print(f"    {unseen_ms(model):6.2f} ms  steps taken at once")
+    model.benchmark_callback = Looks()
+    model.benchmark_callback.init_callback(model)
+    windows = [one_window(model, threads=1) for _ in range(10)]
+    collect = 1e6 * statistics.median(window.collect for window in windows)
+    print(f"  a step that somebody looks at: {collect / setting.n_steps:.0f} us")
     for name, us in collecting_parts(model).items():
         print(f"    {us:6.0f} us  {name}")
 
