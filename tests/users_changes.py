@@ -31,7 +31,7 @@ from thrust_pomdp.ppo.distributions import (
     PlainCategoricalDistribution,
     PlainDiagGaussianDistribution,
 )
-from thrust_pomdp.recurrent import LRU, MinGRU
+from thrust_pomdp.recurrent import LRU, GTrXL, MinGRU
 
 
 @dataclass(frozen=True)
@@ -296,6 +296,62 @@ class DoubledMinGRU(MinGRU):
 
 
 @change("a subclass of MinGRU with a forward of its own", kwargs={"rnn_class": DoubledMinGRU})
+def _(model):
+    pass
+
+
+# ---------------------------------------------------------------------------------- attention
+
+_GTRXL = {"kwargs": {"rnn_class": GTrXL, "n_lstm_layers": 2, "lstm_kwargs": {"context": 6}}}
+
+
+@change("a gated transformer as it is", **_GTRXL)
+def _(model):
+    pass
+
+
+@both_moments("a hook on attention", **_GTRXL)
+def _(model):
+    model.policy.lstm_actor.layers[1].attention.register_forward_hook(lambda *args: 2 * args[2])
+
+
+@both_moments("pruned keys", **_GTRXL)
+def _(model):
+    prune.l1_unstructured(model.policy.lstm_actor.layers[0].attention, "key", amount=0.5)
+
+
+@both_moments("a registered scale on values", **_GTRXL)
+def _(model):
+    attention = model.policy.lstm_actor.layers[0].attention
+    parametrize.register_parametrization(attention, "value", Scale())
+
+
+# The slowest cosine is 1 at all distances, which softmax does not see: its weights have a gradient
+# of nothing but rounding, and Adam makes whole steps of it.
+@both_moments("another gate in a gated transformer", rounding=1e-4, **_GTRXL)
+def _(model):
+    class Sum(nn.Module):
+        def forward(self, stream, update):
+            return stream + update
+
+    model.policy.lstm_actor.layers[1].mlp_gate = Sum()
+    remake_optimizer(model)
+
+
+@both_moments("a gated transformer's step replaced on the object", **_GTRXL)
+def _(model):
+    memory = model.policy.lstm_actor
+    step = memory.step
+    memory.step = lambda features, states: step(2 * features, states)
+
+
+class LeakyGTrXL(GTrXL):
+    def step(self, features, states):
+        output, (inputs, count) = super().step(features, states)
+        return output, (0.9 * inputs, count)
+
+
+@change("a subclass of GTrXL with a step of its own", kwargs={"rnn_class": LeakyGTrXL})
 def _(model):
     pass
 

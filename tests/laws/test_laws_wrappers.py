@@ -216,7 +216,7 @@ class Seen:
 IDS = [
     "MaskedCartPole-v0", "FlickeringCartPole-v0", "BurstFlickeringCartPole-v0",
     "MaskedFlickeringCartPole-v0", "POPGymNoisyPositionOnlyCartPoleEasy-v0", "TMaze-v0",
-    "ActiveTMaze-v0",
+    "ActiveTMaze-v0", "POPGymRepeatPreviousEasy-v0",
 ]  # fmt: skip
 SEEN = st.builds(
     Seen, env_id=st.sampled_from(IDS),
@@ -232,7 +232,7 @@ def assert_same_vec_envs(ours: VecEnv, theirs: VecEnv, n_steps: int, seed: int) 
     assert_same(ours.reset(), theirs.reset())
     rng = np.random.default_rng(seed)
     for _ in range(n_steps):
-        actions = rng.integers(2, size=ours.num_envs)
+        actions = rng.integers(ours.action_space.n, size=ours.num_envs)
         *outcome, infos = ours.step(actions)
         *expected, infos_of_theirs = theirs.step(actions)
         assert_same(tuple(outcome), tuple(expected))

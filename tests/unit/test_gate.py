@@ -35,6 +35,7 @@ from thrust_pomdp.ppo.distributions import (
     PlainDiagGaussianDistribution,
 )
 from thrust_pomdp.ppo.prepared_step import WatchedStep
+from thrust_pomdp.recurrent import GTrXL
 from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.recurrent.memory import memory_sequences, memory_step
 from thrust_pomdp.recurrent.scanned import ScannedMemory
@@ -88,6 +89,7 @@ def shut_gate(patch: pytest.MonkeyPatch) -> Iterator[None]:
         inner.setattr(gate, "against_transforms", lambda: "the gate is shut")
         inner.setattr(gate, "against_layer", lambda rnn: "the gate is shut")
         inner.setattr(ScannedMemory, "against_scan", lambda self: "the gate is shut")
+        inner.setattr(GTrXL, "against_bands", lambda self: "the gate is shut")
         inner.setattr(gate, "is_shut", True)
         yield
 

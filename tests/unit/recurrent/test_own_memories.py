@@ -127,9 +127,10 @@ class TestAStateOfOtherAxes:
         made = first_pass(rnn_class=rnn_class, program=program, window_state=window_state)
         assert made.error < 1e-5
 
-    def test_and_so_it_is_after_burning_in(self):
+    @pytest.mark.parametrize("rnn_class", [LastFrames, GTrXL])
+    def test_and_so_it_is_after_burning_in(self, rnn_class):
         # Run anew with the same weights, burnt-in states are the ones that were met.
-        model = make(LastFrames, "burn-in", learning_rate=0.0).learn(2 * WINDOW * 3)
+        model = make(rnn_class, "burn-in", learning_rate=0.0).learn(2 * WINDOW * 3)
         buffer, policy = model.rollout_buffer, model.policy
         for batch in buffer.to_minibatches(12, shuffle=False):
             ready = burned_in(policy, batch)
