@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
+from thrust_pomdp.envs.flicker import BlockStreams
 from thrust_pomdp.envs.native_vector import (
     Actions,
     Flags,
@@ -26,6 +27,17 @@ from thrust_pomdp.envs.repeat_previous import (
 )
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.unmodified_classes import remember
+
+
+class NothingAhead(BlockStreams):
+    """Generators of which nothing is drawn ahead.
+
+    How many draws a shuffle takes is up to the draws, and it may keep half of one: what was drawn
+    ahead could not be taken back.
+    """
+
+    def prepare(self, n_calls: int) -> None:
+        """Leave the generators as they are."""
 
 
 class RepeatPreviousOfVector(EnvOfVector):
@@ -88,11 +100,9 @@ class RepeatPreviousVectorEnv(NativeVectorEnv):
         expose_state: bool = False,
     ) -> None:
         single = RepeatPreviousEnv(num_decks, k, render_mode, expose_state)
-        # Nothing is drawn ahead: how many draws a shuffle takes is up to the draws, so an
-        # environment's generator could not be put back to where the single one's would be.
-        super().__init__(
-            single, num_envs, autoreset_mode, max_episode_steps, (), np.random.Generator.random
-        )
+        draw = np.random.Generator.random
+        super().__init__(single, num_envs, autoreset_mode, max_episode_steps, (), draw)
+        self.starts = NothingAhead(list(self.np_random), 0, (), draw)
         self._k, self._reward_scale = single.k, single.reward_scale
         self._n_cards = len(single._suits)
         self._envs_in_order = np.arange(self.num_envs)
