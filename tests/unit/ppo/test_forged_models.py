@@ -20,7 +20,7 @@ from torch import optim
 
 from thrust_pomdp import RecurrentPPO, StatefulActor, array_files
 from thrust_pomdp.array_files import SafeFileError
-from thrust_pomdp.recurrent import GTrXL
+from thrust_pomdp.recurrent import LRU, GTrXL
 from thrust_pomdp.safe_files import DamagedFileError, read_tree, write_tree
 
 OPTIMIZERS = [
@@ -145,6 +145,14 @@ class TestNetworks:
             data["attributes"]["policy_kwargs"]["lstm_kwargs"][name] = value
 
         model = make(rnn_class=GTrXL, lstm_kwargs={"context": 16, "mlp_size": 4})
+        forge(tmp_path / "model.safetensors", model, change)
+        assert_refused(tmp_path / "model.safetensors", "more than it holds")
+
+    def test_of_a_memory_of_many_units(self, tmp_path):
+        def change(data, arrays):
+            data["attributes"]["policy_kwargs"]["lstm_kwargs"]["state_size"] = 10**8
+
+        model = make(rnn_class=LRU, lstm_kwargs={"state_size": 4})
         forge(tmp_path / "model.safetensors", model, change)
         assert_refused(tmp_path / "model.safetensors", "more than it holds")
 

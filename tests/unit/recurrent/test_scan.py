@@ -178,6 +178,30 @@ class TestCompiled:
                 th.zeros(2, 6),
             )  # fmt: skip
 
+    @pytest.mark.parametrize("memory_class", [MinGRU, LRU])
+    def test_one_step_is_the_step_by_torch(self, memory_class):
+        memory = memory_class(3, 5)
+        compiled = memory.compiled_step(load_kernels())
+        features, (state,) = th.randn(4, 3), memory.initial_state(4)
+        state, starts = th.randn_like(state), th.tensor([False, True, False, True])
+        state[0, 1] = th.nan
+        for _ in range(2):
+            with th.no_grad():
+                expected, (leaving,) = memory(features, (state,), starts)
+                found, (told,) = compiled(features, (state,), starts)
+                th.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+                th.testing.assert_close(told, leaving, rtol=0, atol=1e-6)
+                for weight in memory.parameters():  # as an optimiser moves them
+                    weight.data.mul_(0.9)
+
+    def test_one_step_refuses_sizes_that_do_not_fit(self):
+        step = MinGRU(3, 5).compiled_step(load_kernels())
+        for sizes in ((4, 2, 4, 4), (4, 3, 3, 4), (4, 3, 4, 3)):
+            n, features, flags, n_states = sizes
+            with pytest.raises(ValueError, match="must be of shape"):
+                step(th.zeros(n, features), (th.zeros(1, n_states, 5),),
+                     th.zeros(flags, dtype=th.bool))  # fmt: skip
+
     def test_second_derivatives_are_refused_with_the_remedy(self):
         gates = th.randn(1, 3, 4, requires_grad=True)
         states = MinGRURows.apply(load_kernels().scan, gates, IN_THE_MIDDLE, th.zeros(1, 2))
