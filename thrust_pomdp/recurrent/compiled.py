@@ -26,14 +26,25 @@ from thrust_pomdp import gate
 
 @functools.cache
 def load_kernels() -> ModuleType | None:
-    """Return the compiled kernels, None where Numba is missing or switched off."""
+    """Return the compiled kernels, None where :func:`against_compiling` says why not."""
+    if against_compiling() is not None:
+        return None
+    return importlib.import_module("thrust_pomdp.recurrent.kernels")
+
+
+@functools.cache
+def against_compiling() -> str | None:
+    """Say why no loops are compiled on this machine."""
+    missing = "Numba is missing or switched off"
     try:
         numba = importlib.import_module("numba")
     except ImportError:
-        return None
+        return missing
     if numba.config.DISABLE_JIT:  # as plain Python the loops would be hundreds of times slower
-        return None
-    return importlib.import_module("thrust_pomdp.recurrent.kernels")
+        return missing
+    if not importlib.import_module("thrust_pomdp.recurrent.vectors").has_fma:
+        return "the processor has no fused multiply-add"
+    return None
 
 
 def kernels_for(*tensors: th.Tensor) -> ModuleType | None:
@@ -47,7 +58,7 @@ def kernels_for(*tensors: th.Tensor) -> ModuleType | None:
 def against_loops(*weights: th.Tensor) -> str | None:
     """Say why the compiled loops are not used with some weights."""
     if load_kernels() is None:
-        return "Numba is missing or switched off"
+        return against_compiling() or "there are no compiled loops"
     return gate.against_transforms() or gate.against_kernels(*weights)
 
 

@@ -47,21 +47,23 @@ class LSTMRows(th.autograd.Function):
         :raises ValueError: if the sizes do not fit together
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h, cell_state=c)
-        inputs = _inputs_of(features, h)
-        cells, shown, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(3))
-        cells[:, 0] = c
-        cell = features.new_empty(n_seq, size)
-        gates = features.new_empty(n_seq, n_steps, 4 * size)
-        rows = (inputs, starts, cells, gates, shown, hidden, cell)
+        width = kernels.padded(size)
+        inputs = _inputs_of(features, h, width)
+        shown, hidden = (features.new_empty(n_seq, n_steps, width) for _ in range(2))
+        cells = features.new_empty(n_seq, n_steps + 1, width)
+        cells[:, 0] = _padded(c, width)
+        gates = features.new_empty(n_seq, n_steps, 4 * width)
+        rows = (inputs, starts, cells, gates, shown, hidden)
         over_rows(
             kernels.memory.lstm_forward,
-            transposed_weights(w_ih, w_hh, *biases),
+            layer_panels(kernels, 4, w_ih, w_hh, *biases),
             tuple(part.numpy() for part in rows),
             work=gates.numel() * inputs.shape[2],
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
         ctx.save_for_backward(inputs, starts, gates, shown, cells, w_ih, w_hh)
-        return hidden, hidden[:, -1].clone(), cell
+        outputs = hidden[..., :size].contiguous()
+        return outputs, outputs[:, -1].clone(), cells[:, -1, :size].clone()
 
     @staticmethod
     @first_derivative
@@ -70,23 +72,23 @@ class LSTMRows(th.autograd.Function):
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
         inputs, starts, gates, shown, kept, w_ih, w_hh = ctx.saved_tensors
-        grad_h, grad_c = grad_h.clone(), grad_c.clone()
-        grad_gates = th.empty_like(gates)
-        outputs = grad_outputs.contiguous()
+        products, grad_gates = ctx.kernels, th.empty_like(gates)
+        size, width = w_hh.shape[1], shown.shape[2]
+        grad_h, grad_c, outputs = (_padded(part, width) for part in (grad_h, grad_c, grad_outputs))
         rows = (gates, shown, kept, starts, outputs, grad_h, grad_c, grad_gates)
         over_rows(
-            ctx.kernels.memory.lstm_backward,
-            (w_hh.detach().numpy(),),
+            products.memory.lstm_backward,
+            (_back_panels(products, w_hh, 4),),
             tuple(part.numpy() for part in rows),
-            work=gates.numel() * w_hh.shape[1],
+            work=gates.numel() * size,
         )
         return (
             None,
-            grad_gates @ w_ih if ctx.needs_input_grad[1] else None,
+            _times(products, grad_gates, w_ih, 4) if ctx.needs_input_grad[1] else None,
             None,
-            grad_h,
-            grad_c,
-            *_weight_gradients(grad_gates, inputs, w_ih.shape[1], ctx.with_bias),
+            grad_h[:, :size],
+            grad_c[:, :size],
+            *_weight_gradients(products, grad_gates, inputs, w_ih, w_hh, 4, ctx.with_bias),
         )
 
 
@@ -116,18 +118,20 @@ class GRURows(th.autograd.Function):
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
         features = features.contiguous()
-        entering, kept, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(3))
-        entering[:, 0] = h
-        gates = features.new_empty(n_seq, n_steps, 4 * size)
+        width = kernels.padded(size)
+        entering, kept, hidden = (features.new_empty(n_seq, n_steps, width) for _ in range(3))
+        entering[:, 0] = _padded(h, width)
+        gates = features.new_empty(n_seq, n_steps, 4 * width)
         over_rows(
             kernels.memory.gru_forward,
-            gru_weights(w_ih, w_hh, *biases),
+            gru_panels(kernels, w_ih, w_hh, *biases),
             tuple(part.numpy() for part in (features, starts, entering, gates, kept, hidden)),
             work=3 * hidden.numel() * (features.shape[2] + size),
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
         ctx.save_for_backward(features, starts, gates, kept, entering, w_ih, w_hh)
-        return hidden, hidden[:, -1].clone()
+        outputs = hidden[..., :size].contiguous()
+        return outputs, outputs[:, -1].clone()
 
     @staticmethod
     @first_derivative
@@ -136,25 +140,35 @@ class GRURows(th.autograd.Function):
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
         features, starts, gates, kept, entering, w_ih, w_hh = ctx.saved_tensors
-        size, grad_h, grad_gates = entering.shape[2], grad_h.clone(), th.empty_like(gates)
-        rows = (gates, kept, starts, grad_outputs.contiguous(), grad_h, grad_gates)
+        products, grad_gates = ctx.kernels, th.empty_like(gates)
+        size, width = w_hh.shape[1], kept.shape[2]
+        grad_h, outputs = (_padded(part, width) for part in (grad_h, grad_outputs))
+        rows = (gates, kept, starts, outputs, grad_h, grad_gates)
         over_rows(
-            ctx.kernels.memory.gru_backward,
-            (w_hh.detach().numpy(),),
+            products.memory.gru_backward,
+            (_back_panels(products, w_hh, 3),),
             tuple(part.numpy() for part in rows),
-            work=3 * entering.numel() * size,
+            work=gates.numel() * size,
         )
-        # Back from the loops' order of blocks (new, reset, update, recurrent part of new).
+        # Blocks are new, reset, update, recurrent part of new; torch's are reset, update, new.
         flat = grad_gates.flatten(end_dim=1)
-        grad_ih, grad_hh = th.cat((flat[:, size:-size], flat[:, :size]), dim=1), flat[:, size:]
+        entered = flat[:, : 3 * width].roll(-width, dims=1)
+        with_bias = ctx.with_bias
+        of_x = _weight_gradients(products, entered, features, w_ih, w_ih[:, :0], 3, with_bias)
+        of_h = _weight_gradients(
+            products, flat[:, width:], entering[..., :size], w_hh, w_hh[:, :0], 3, with_bias
+        )
+        grad_features = None
+        if ctx.needs_input_grad[1]:
+            grad_features = _times(products, entered, w_ih, 3).view_as(features)
         return (
             None,
-            (grad_ih @ w_ih).view_as(features) if ctx.needs_input_grad[1] else None,
+            grad_features,
             None,
-            grad_h,
-            grad_ih.t() @ features.flatten(end_dim=1),
-            grad_hh.t() @ entering.flatten(end_dim=1),
-            *((grad_ih.sum(dim=0), grad_hh.sum(dim=0)) if ctx.with_bias else ()),
+            grad_h[:, :size],
+            of_x[0],
+            of_h[0],
+            *((of_x[2], of_h[2]) if with_bias else ()),
         )
 
 
@@ -178,17 +192,19 @@ class RNNRows(th.autograd.Function):
         :param relu: the nonlinearity, else it is tanh
         """
         n_seq, n_steps, size = _sizes(features, starts, w_ih, w_hh, hidden_state=h)
-        inputs = _inputs_of(features, h)
-        slopes, hidden = (features.new_empty(n_seq, n_steps, size) for _ in range(2))
+        width = kernels.padded(size)
+        inputs = _inputs_of(features, h, width)
+        sums, slopes, hidden = (features.new_empty(n_seq, n_steps, width) for _ in range(3))
         over_rows(
             kernels.memory.rnn_forward,
-            (*transposed_weights(w_ih, w_hh, *biases), relu),
-            tuple(part.numpy() for part in (inputs, starts, slopes, hidden)),
+            (*layer_panels(kernels, 1, w_ih, w_hh, *biases), relu),
+            tuple(part.numpy() for part in (inputs, starts, sums, slopes, hidden)),
             work=hidden.numel() * inputs.shape[2],
         )
         ctx.kernels, ctx.with_bias = kernels, len(biases) > 0
         ctx.save_for_backward(inputs, starts, slopes, w_ih, w_hh)
-        return hidden, hidden[:, -1].clone()
+        outputs = hidden[..., :size].contiguous()
+        return outputs, outputs[:, -1].clone()
 
     @staticmethod
     @first_derivative
@@ -197,21 +213,22 @@ class RNNRows(th.autograd.Function):
     ) -> tuple[th.Tensor | None, ...]:
         """Go back through the layer."""
         inputs, starts, slopes, w_ih, w_hh = ctx.saved_tensors
-        grad_h, grad_sums = grad_h.clone(), th.empty_like(slopes)
-        rows = (slopes, starts, grad_outputs.contiguous(), grad_h, grad_sums)
+        products, grad_sums = ctx.kernels, th.empty_like(slopes)
+        grad_h, outputs = (_padded(part, slopes.shape[2]) for part in (grad_h, grad_outputs))
+        rows = (slopes, starts, outputs, grad_h, grad_sums)
         over_rows(
-            ctx.kernels.memory.rnn_backward,
-            (w_hh.detach().numpy(),),
+            products.memory.rnn_backward,
+            (_back_panels(products, w_hh, 1),),
             tuple(part.numpy() for part in rows),
             work=slopes.numel() * slopes.shape[2],
         )
         return (
             None,
             None,
-            grad_sums @ w_ih if ctx.needs_input_grad[2] else None,
+            _times(products, grad_sums, w_ih, 1) if ctx.needs_input_grad[2] else None,
             None,
-            grad_h,
-            *_weight_gradients(grad_sums, inputs, w_ih.shape[1], ctx.with_bias),
+            grad_h[:, : w_hh.shape[1]],
+            *_weight_gradients(products, grad_sums, inputs, w_ih, w_hh, 1, ctx.with_bias),
         )
 
 
@@ -236,65 +253,117 @@ def _sizes(
     return n_seq, n_steps, size
 
 
-def _inputs_of(features: th.Tensor, h: th.Tensor) -> th.Tensor:
+def _inputs_of(features: th.Tensor, h: th.Tensor, width: int) -> th.Tensor:
     """Lay out what enters each step: the features, then the hidden state, which of step 0 is known.
 
-    :return: ``[n_seq, n_steps, features + hidden]``
+    :return: ``[n_seq, n_steps, features + width]``
     """
     n_seq, n_steps, n_features = features.shape
-    inputs = features.new_empty(n_seq, n_steps, n_features + h.shape[1])
+    inputs = features.new_empty(n_seq, n_steps, n_features + width)
     inputs[..., :n_features] = features
-    inputs[:, 0, n_features:] = h
+    inputs[:, 0, n_features:] = _padded(h, width)
     return inputs
 
 
+def _padded(rows: th.Tensor, width: int) -> th.Tensor:
+    """Copy rows ``[..., size]`` into rows of ``[..., width]``, zero beyond."""
+    return th.nn.functional.pad(rows, (0, width - rows.shape[-1])).clone(
+        memory_format=th.contiguous_format
+    )
+
+
+def _back_panels(products: ModuleType, weight: th.Tensor, n_blocks: int) -> Any:
+    """Pack a weight, ``[n_blocks * hidden, outputs]``, for the way back."""
+    array = weight.detach().numpy()
+    panels = products.back_panels(array, n_blocks)
+    products.pack_back(array, n_blocks, panels)
+    return panels
+
+
+def _times(products: ModuleType, grad: th.Tensor, weight: th.Tensor, n_blocks: int) -> th.Tensor:
+    """Multiply gradients in padded blocks by a weight, ``[n_blocks * hidden, outputs]``."""
+    flat, n_outputs = grad.flatten(end_dim=-2), weight.shape[1]
+    out = grad.new_zeros(len(flat), products.padded(n_outputs))
+    panels = _back_panels(products, weight, n_blocks)
+    products.add_product(flat.numpy(), panels, 0, out.numpy())
+    return out[:, :n_outputs].reshape(*grad.shape[:-1], n_outputs)
+
+
 def _weight_gradients(
-    grad: th.Tensor, inputs: th.Tensor, n_features: int, with_bias: bool
+    products: ModuleType,
+    grad: th.Tensor,
+    inputs: th.Tensor,
+    w_ih: th.Tensor,
+    w_hh: th.Tensor,
+    n_blocks: int,
+    with_bias: bool,
 ) -> tuple[th.Tensor, ...]:
     """Return the gradients of one layer's weights, in torch's order.
 
-    :param grad: of what is activated, ``[n_seq, n_steps, gates * hidden]``
-    :param inputs: what entered each step, as :func:`_inputs_of` laid it out
-    :param n_features: how many of the inputs are features
+    :param grad: of what is activated, in padded blocks, ``[..., n_blocks * width]``
+    :param inputs: what entered each step, the features and then the state, ``[..., inputs]``
+    :param w_ih: the weights; the second may have no columns
+    :param w_hh: likewise
+    :param n_blocks: of how many blocks the weights are
     :param with_bias: whether the layer has biases
     """
-    flat = grad.flatten(end_dim=1)
-    weights = flat.t() @ inputs.flatten(end_dim=1)
-    biases = (flat.sum(dim=0),) * 2 if with_bias else ()
-    return weights[:, :n_features], weights[:, n_features:], *biases
+    flat, n_features = grad.flatten(end_dim=-2).numpy(), w_ih.shape[1]
+    rows = inputs.flatten(end_dim=-2)[:, : n_features + w_hh.shape[1]].numpy()
+    outer = np.zeros((rows.shape[1], flat.shape[1]), dtype=np.float32)
+    products.add_outer(rows, flat, outer)
+    grad_ih, grad_hh = th.empty_like(w_ih), th.empty_like(w_hh)
+    products.unpack_gradient(outer, n_blocks, 0, grad_ih.numpy())
+    products.unpack_gradient(outer, n_blocks, n_features, grad_hh.numpy())
+    if not with_bias:
+        return grad_ih, grad_hh
+    sums = np.zeros((n_blocks, flat.shape[1] // n_blocks), dtype=np.float32)
+    products.add_sums(flat, sums.reshape(-1))
+    bias = th.from_numpy(sums[:, : w_ih.shape[0] // n_blocks].reshape(-1))
+    return grad_ih, grad_hh, bias, bias
 
 
-def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
-    """Return one layer's weights as the loops want them: ``[features + hidden, gates * hidden]``.
+def layer_panels(
+    products: ModuleType, n_blocks: int, w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor
+) -> tuple[Any, Any]:
+    """Return one layer's weights as the loops want them.
 
-    :return: weights and bias, NumPy arrays
+    :return: packed weights, whose terms are the features and then the state, and the bias in padded
+        blocks, ``[n_blocks * width]``
     """
-    with th.no_grad():
-        weights = th.cat((w_ih, w_hh), dim=1).t().contiguous()
-        bias = biases[0] + biases[1] if biases else weights.new_zeros(len(w_hh))
-        return weights.numpy(), bias.numpy()
+    n_features, size = w_ih.shape[1], w_hh.shape[1]
+    panels = products.panels(n_features + size, n_blocks, size)
+    products.pack(w_ih.detach().numpy(), n_blocks, 0, panels)
+    products.pack(w_hh.detach().numpy(), n_blocks, n_features, panels)
+    bias = np.zeros((n_blocks, products.padded(size)), dtype=np.float32)
+    if biases:
+        first, second = (part.detach().numpy().reshape(n_blocks, size) for part in biases)
+        bias[:, :size] = first + second
+    return panels, bias.reshape(-1)
 
 
-def gru_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any, Any]:
+def gru_panels(
+    products: ModuleType, w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor
+) -> tuple[Any, Any, Any]:
     """Return a GRU layer's weights as the loops want them.
 
     torch's gates come in the order reset, update, new; the loops' blocks in the order new, reset,
     update, recurrent part of new.
 
-    :return: ``[features, 3 * hidden]``, ``[hidden, 3 * hidden]`` and ``[4 * hidden]``, NumPy arrays
+    :return: packed input weights of the first three blocks, packed recurrent weights of the last
+        three, and the bias of all in padded blocks, ``[4 * width]``
     """
-    with th.no_grad():
-        reset_ih, update_ih, new_ih = w_ih.chunk(3)
-        bias = w_ih.new_zeros(4, w_hh.shape[1])
-        if biases:
-            (reset, update, new), recurrent = (part.view(3, -1) for part in biases)
-            bias[0], bias[1], bias[2], bias[3] = new, reset, update, recurrent[2]
-            bias[1:3] += recurrent[:2]
-        return (
-            th.cat((new_ih, reset_ih, update_ih)).t().contiguous().numpy(),
-            w_hh.t().contiguous().numpy(),
-            bias.flatten().numpy(),
+    n_features, size = w_ih.shape[1], w_hh.shape[1]
+    w_x, w_h = (products.panels(terms, 3, size) for terms in (n_features, size))
+    rows = w_ih.detach().numpy()
+    products.pack(np.concatenate((rows[2 * size :], rows[: 2 * size])), 3, 0, w_x)
+    products.pack(w_hh.detach().numpy(), 3, 0, w_h)
+    bias = np.zeros((4, products.padded(size)), dtype=np.float32)
+    if biases:
+        (reset, update, new), recurrent = (
+            part.detach().numpy().reshape(3, size) for part in biases
         )
+        bias[:, :size] = new, reset + recurrent[0], update + recurrent[1], recurrent[2]
+    return w_x, w_h, bias.reshape(-1)
 
 
 class CompiledCell:

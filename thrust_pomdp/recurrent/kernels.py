@@ -16,8 +16,22 @@ from thrust_pomdp.recurrent import kernels_policy as policy
 from thrust_pomdp.recurrent import kernels_scan as scan
 from thrust_pomdp.recurrent.jit import compile_in_order as _compile_in_order
 from thrust_pomdp.recurrent.jit import compile_loop as _compile
+from thrust_pomdp.recurrent.products import (
+    add_outer,
+    add_product,
+    add_sums,
+    back_panels,
+    pack,
+    pack_back,
+    padded,
+    panels,
+    unpack_gradient,
+)
 
-__all__ = ["categorical_heads", "categorical_ppo", "memory", "policy", "scan"]
+__all__ = [
+    "add_outer", "add_product", "add_sums", "back_panels", "categorical_heads", "categorical_ppo",
+    "memory", "pack", "pack_back", "padded", "panels", "policy", "scan", "unpack_gradient",
+]  # fmt: skip
 
 _f32 = np.float32
 

@@ -9,6 +9,7 @@ Axes: windows ``[n_seq, n_steps, ...]``, parts of a state ``[n_layers, n_seq, hi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -20,8 +21,8 @@ from thrust_pomdp.recurrent.compiled_memory import (
     GRURows,
     LSTMRows,
     RNNRows,
-    gru_weights,
-    transposed_weights,
+    gru_panels,
+    layer_panels,
 )
 from thrust_pomdp.recurrent.large_steps import large_step
 from thrust_pomdp.recurrent.sequences import (
@@ -94,7 +95,10 @@ class _LSTM(TorchLayer):
     ) -> CompiledCell:
         memory, weights = kernels.memory, layer_weights(rnn, layer)
         return CompiledCell(
-            memory.lstm_step, transposed_weights, memory.unchanged if compare else None, weights
+            memory.lstm_step,
+            partial(layer_panels, kernels, self.n_gates),
+            memory.unchanged if compare else None,
+            weights,
         )
 
     def sequences(
@@ -157,7 +161,10 @@ class _GRU(_HiddenOnly):
     ) -> CompiledCell:
         memory, weights = kernels.memory, layer_weights(rnn, layer)
         return CompiledCell(
-            memory.gru_step, gru_weights, memory.unchanged if compare else None, weights
+            memory.gru_step,
+            partial(gru_panels, kernels),
+            memory.unchanged if compare else None,
+            weights,
         )
 
     def packed(self, rnn: nn.GRU, *arguments: Any) -> tuple[th.Tensor, th.Tensor]:
@@ -188,7 +195,7 @@ class _RNN(_HiddenOnly):
         relu, memory = rnn.nonlinearity == "relu", kernels.memory
 
         def lay_out(*weights: th.Tensor) -> tuple[Any, ...]:
-            return (*transposed_weights(*weights), relu)
+            return (*layer_panels(kernels, 1, *weights), relu)
 
         weights = layer_weights(rnn, layer)
         return CompiledCell(

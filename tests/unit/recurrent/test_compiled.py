@@ -52,43 +52,6 @@ def without_kernels(monkeypatch):
     return call
 
 
-class TestActivations:
-    """In float32's precision of themselves, and so are slopes, from end to end."""
-
-    x = np.concatenate(
-        [np.linspace(-34, 34, 50_001), np.logspace(-30, 1, 1000), -np.logspace(-30, 1, 1000)]
-    ).astype(np.float32)
-
-    def test_of_tanh(self):
-        y, slopes = np.array([kernels.memory._tanh(value) for value in self.x]).T
-        x = self.x.astype(np.float64)
-        np.testing.assert_allclose(y, np.tanh(x), rtol=5e-7, atol=0)
-        np.testing.assert_allclose(slopes, np.cosh(x) ** -2, rtol=4e-6, atol=0)
-        assert np.abs(y).max() <= 1.0
-
-    def test_of_the_sigmoid(self):
-        y, slopes, lacks = np.array([kernels.memory._sigmoid(value) for value in 2 * self.x]).T
-        x = 2 * self.x.astype(np.float64)
-        np.testing.assert_allclose(y, 1 / (1 + np.exp(-x)), rtol=4e-6, atol=0)
-        np.testing.assert_allclose(lacks, 1 / (1 + np.exp(x)), rtol=4e-6, atol=0)
-        np.testing.assert_allclose(slopes, np.cosh(x / 2) ** -2 / 4, rtol=4e-6, atol=0)
-        assert y.max() <= 1.0
-
-    @pytest.mark.parametrize("x", [40.0, 100.0, 1e4, 1e30, math.inf])
-    def test_beyond_they_stay_what_they_are(self, x):
-        x = np.float32(x)
-        assert kernels.memory._tanh(x) == (1.0, pytest.approx(4 * 2.0**-100))
-        assert kernels.memory._tanh(-x) == (-1.0, pytest.approx(4 * 2.0**-100))
-        for value, sign in ((2 * x, 1), (-2 * x, -1)):
-            y, slope, lack = kernels.memory._sigmoid(value)
-            assert (y, lack)[::sign] == (1.0, pytest.approx(2.0**-100))
-            assert slope == pytest.approx(2.0**-100)
-
-    def test_keep_nan(self):
-        nan = np.float32("nan")
-        assert all(map(math.isnan, kernels.memory._tanh(nan) + kernels.memory._sigmoid(nan)))
-
-
 KINDS = {
     "LSTM": th.nn.LSTM,
     "GRU": th.nn.GRU,
