@@ -904,6 +904,103 @@ def _(model):
     )
 
 
+@change("a scheduler of the learning rate")
+def _(model):
+    optimizer = model.policy.optimizer
+    scheduler = th.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    optimizer.register_step_post_hook(lambda *args: scheduler.step())
+
+
+@change("gradients cleared in one's own way")
+def _(model):
+    optimizer = model.policy.optimizer
+    plain = optimizer.zero_grad
+
+    def add_a_tenth(*args):
+        plain(*args)
+        for parameter in model.policy.parameters():
+            parameter.grad = th.full_like(parameter, 1e-3)
+
+    optimizer.zero_grad = add_a_tenth
+
+
+@change("a hook once a gradient is accumulated")
+def _(model):
+    model.policy.action_net.weight.register_post_accumulate_grad_hook(
+        lambda parameter: setattr(parameter, "grad", 0.1 * parameter.grad)
+    )
+
+
+@change("an optimiser of some of the parameters")
+def _(model):
+    policy = model.policy
+    policy.optimizer = th.optim.Adam(policy.mlp_extractor.parameters(), lr=1e-2)
+
+
+@change("parameters that nobody reads")
+def _(model):
+    model.policy.extra = nn.Parameter(th.ones(3))
+    model.policy.extra.grad = th.full((3,), 2.0)  # zero_grad() leaves what is not its own
+    model.policy.optimizer = th.optim.Adam(
+        [p for name, p in model.policy.named_parameters() if name != "extra"], lr=1e-2
+    )
+
+
+@change("moments of Adam that were there before")
+def _(model):
+    generator = th.Generator().manual_seed(0)
+    optimizer = model.policy.optimizer
+    for parameter in model.policy.parameters():
+        optimizer.state[parameter] = {
+            "step": th.tensor(7.0),
+            "exp_avg": 0.1 * th.randn(parameter.shape, generator=generator),
+            "exp_avg_sq": th.rand(parameter.shape, generator=generator),
+        }
+
+
+class OwnLosses:
+    """Changes a method of training on the model itself."""
+
+    def __init__(self, model: Any) -> None:
+        self.plain = model._losses
+
+    def __call__(self, *args: Any) -> Any:
+        losses = self.plain(*args)
+        return losses._replace(loss=1.7 * losses.loss)
+
+
+@change("a loss of one's own on the model")
+def _(model):
+    model._losses = OwnLosses(model)
+
+
+for _name, _options in {
+    "weight decay": {"weight_decay": 0.1},
+    "AMSGrad": {"amsgrad": True},
+    "maximising": {"maximize": True},
+    "other betas": {"betas": (0.5, 0.9), "eps": 1e-3},
+    "its plain form": {"fused": False, "foreach": False},
+}.items():
+    CHANGES[f"Adam with {_name}"] = Change(kwargs={"optimizer_kwargs": _options})
+CHANGES["AdamW"] = Change(kwargs={"optimizer_class": th.optim.AdamW})
+
+# What one compiled call trains on, in all its kinds.
+for _name, _kwargs in {
+    "a GRU": {"rnn_class": nn.GRU},
+    "one shared LSTM": {"shared_lstm_critic_gradient": True},
+    "one shared GRU, detached": {
+        "rnn_class": nn.GRU, "shared_lstm": True, "enable_critic_lstm": False,
+    },
+    "a critic without memory": {
+        "enable_critic_lstm": False, "net_arch": {"encoder": [6], "pi": []},
+    },
+    "heads of relu": {"activation_fn": nn.ReLU, "net_arch": {"pi": [9, 5], "vf": [20]}},
+    "no layers": {"net_arch": []},
+}.items():  # fmt: skip
+    for _actions in ("Discrete", "Box"):
+        CHANGES[f"{_name}, {_actions} actions"] = Change(actions=_actions, kwargs=_kwargs)
+
+
 # ------------------------------------------------------------- weights changed in mid-rollout
 
 

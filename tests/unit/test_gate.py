@@ -242,6 +242,7 @@ class TestReasons:
             "compiled heads": compiled,
             "compiled step": compiled,
             "compiled loss": compiled,
+            "compiled minibatch": compiled,
             "fused optimizer": "used",
         }
 

@@ -24,11 +24,14 @@ from thrust_pomdp.vec_env.substitutes import against_later_infos, against_native
 USED = "used"
 
 
-def fast_paths(policy: RecurrentActorCriticPolicy, env: VecEnv | None) -> dict[str, str]:
+def fast_paths(
+    policy: RecurrentActorCriticPolicy, env: VecEnv | None, against_minibatch: str | None
+) -> dict[str, str]:
     """Tell of each fast path whether it is used now, else why not.
 
     :param policy: the policy
     :param env: the training environment, if there is one
+    :param against_minibatch: why a minibatch is not one compiled call, None where it is
     :return: name of the path -> ``"used"``, or the reason why what the user wrote runs
     """
     against_prepared = against_step(policy)
@@ -44,6 +47,7 @@ def fast_paths(policy: RecurrentActorCriticPolicy, env: VecEnv | None) -> dict[s
     reasons["compiled loss"] = (
         policy.against_windows() or against_loop(policy.action_dist) or _against_numbers(policy)
     )
+    reasons["compiled minibatch"] = against_minibatch
     reasons["many steps at once"] = against_compiled_steps(policy, env)
     reasons["fused optimizer"] = _against_fused(policy.optimizer)
     reasons["native vector environment"] = _against_native(env)

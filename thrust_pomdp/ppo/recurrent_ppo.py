@@ -416,7 +416,7 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably, SavesModel
         >>> model.fast_paths()["native vector environment"]
         'the environment is a DummyVecEnv'
         """
-        return fast_paths(self.policy, self.env)
+        return fast_paths(self.policy, self.env, self.against_compiled_minibatch())
 
     def learn(
         self: SelfRecurrentPPO,

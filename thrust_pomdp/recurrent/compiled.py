@@ -32,7 +32,6 @@ def load_kernels() -> ModuleType | None:
     return importlib.import_module("thrust_pomdp.recurrent.kernels")
 
 
-@functools.cache
 def against_compiling() -> str | None:
     """Say why no loops are compiled on this machine."""
     missing = "Numba is missing or switched off"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from thrust_pomdp.recurrent.jit import compile_exactly as _compile
-from thrust_pomdp.recurrent.vectors import exponent, fma, spread, where_greater
+from thrust_pomdp.recurrent.vectors import exponent, fma, halvings, mantissa, spread, where_greater
 
 _f32 = np.float32
 
@@ -92,3 +92,25 @@ def exp(x):  # type: ignore[no-untyped-def]
     whole = exponent(half)
     rest = exponent(n - (half - rounder) + rounder)
     return fma(whole, p, whole) * rest
+
+
+@_compile
+def log(x):  # type: ignore[no-untyped-def]
+    """Return the logarithm, to 1e-7 of itself or 1e-7; of positive normal numbers.
+
+    The polynomial is that of Cephes' ``logf``.
+    """
+    n, z = halvings(x), mantissa(x) - spread(_f32(1))
+    p = fma(spread(_f32(7.0376836292e-2)), z, spread(_f32(-1.1514610310e-1)))
+    p = fma(p, z, spread(_f32(1.1676998740e-1)))
+    p = fma(p, z, spread(_f32(-1.2420140846e-1)))
+    p = fma(p, z, spread(_f32(1.4249322787e-1)))
+    p = fma(p, z, spread(_f32(-1.6668057665e-1)))
+    p = fma(p, z, spread(_f32(2.0000714765e-1)))
+    p = fma(p, z, spread(_f32(-2.4999993993e-1)))
+    p = fma(p, z, spread(_f32(3.3333331174e-1)))
+    square = z * z
+    y = fma(n, spread(_LN2_LOW), square * z * p)
+    y = fma(square, spread(_f32(-0.5)), y)
+    # What is no number, or infinite, gives NaN.
+    return fma(n, spread(_LN2_HIGH), z + y) + (x - x)

@@ -13,7 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
+from numba import types
+from numba.core import sigutils
+from numba.core.ccallback import CFunc
 
 from thrust_pomdp.errors import warn_user
 
@@ -58,6 +62,38 @@ def compile_exactly(function: Callable[..., Any]) -> Any:
     give the same digits.
     """
     return _compile(function, set(), forceinline=False)
+
+
+def compile_apart(name: str, n_arguments: int) -> Callable[[Callable[..., Any]], Any]:
+    """Compile exactly, for callers that are linked with it only when they run.
+
+    Numba puts a copy of what a loop calls into the loop and compiles it again there. What is large
+    and called from many places is better called where it is.
+
+    :param name: a name of its own among all symbols of the process
+    :param n_arguments: how many integers it takes; it returns nothing
+    """
+
+    def compile_one(function: Callable[..., Any]) -> Any:
+        normalize: Any = sigutils.normalize_signature
+        kind = types.void(*(types.intp,) * n_arguments)
+        options = {"error_model": "numpy"}
+        loop: Any = CFunc(function, normalize(kind), {}, options)
+        try:
+            loop.enable_caching()
+            loop._cache = _Cache(loop._cache, function, None)
+        except (RuntimeError, OSError):  # those of other loops warn
+            pass
+        loop.compile()
+        _KEPT.append(loop)
+        llvm.add_symbol(name, loop.address)
+        return types.ExternalFunction(name, kind)
+
+    return compile_one
+
+
+#: What symbols stand for must not be freed.
+_KEPT: list[Any] = []
 
 
 def _compile(function: Callable[..., Any], fastmath: set[str], forceinline: bool = True) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from thrust_pomdp.recurrent.jit import compile_apart
 from thrust_pomdp.recurrent.jit import compile_exactly as _compile
 from thrust_pomdp.recurrent.vectors import PAIRED, PANEL, address, product_block
 
@@ -136,7 +137,7 @@ def _rows_2(left, left_row, left_step, n_rows, panels, panel_size, out, out_row,
         _one_2(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
 
 
-@_compile
+@compile_apart("thrust_pomdp_add_product", 10)
 def _add(left, left_row, left_step, n_rows, panels, n_panels, panel_size, out, out_row, n_terms):  # type: ignore[no-untyped-def]  # fmt: skip
     """Do the same for any number of panels."""
     paired = n_panels - n_panels % 2 if PAIRED else 0

@@ -24,14 +24,18 @@ from numba.extending import lower_builtin as _lower_builtin
 from numba.extending import models, register_model
 
 __all__ = [
-    "PAIRED", "PANEL", "address", "exponent", "first_lanes", "fma", "has_fma", "lane", "load",
-    "no_less", "product_block", "root", "spread", "store", "total", "where_greater",
+    "PAIRED", "PANEL", "address", "carray", "exponent", "first_lanes", "flags_at", "fma",
+    "halvings", "has_fma", "integers_at", "lane", "load", "mantissa", "no_less", "numbers_at",
+    "product_block", "root", "spread", "store", "total", "where_greater",
 ]  # fmt: skip
 
 #: Numba's, without its types: in compiled code the typing context is not among the arguments.
+_numba: Any = numba
 intrinsic: Any = _intrinsic
+carray: Any = _numba.carray
 lower_builtin: Any = _lower_builtin
-_config: Any = numba.config
+_config: Any = _numba.config
+_types: Any = types
 _cgutils: Any = cgutils
 _templates: Any = templates
 _Type: Any = types.Type
@@ -209,6 +213,34 @@ def exponent(typingctx, vector):  # type: ignore[no-untyped-def]
     return _define(_VECTOR, _VECTOR)(emit)
 
 
+#: The bits of the root of 1/2.
+_ROOT_OF_HALF = 0x3F3504F3
+
+
+def _halvings(b: Any, vector: Any) -> tuple[Any, Any]:
+    bits = b.bitcast(vector, _IR_INT)
+    above = b.sub(bits, ir.Constant(_IR_INT, [_ROOT_OF_HALF] * PANEL))
+    return bits, b.ashr(above, ir.Constant(_IR_INT, [23] * PANEL))
+
+
+@intrinsic
+def halvings(typingctx, vector):  # type: ignore[no-untyped-def]
+    """Return n such that positive numbers divided by 2^n are between the roots of 1/2 and 2."""
+    return _define(_VECTOR, _VECTOR)(lambda b, vector: b.sitofp(_halvings(b, vector)[1], _IR))
+
+
+@intrinsic
+def mantissa(typingctx, vector):  # type: ignore[no-untyped-def]
+    """Return what is left of the numbers after that."""
+
+    def emit(b: Any, vector: Any) -> Any:
+        bits, n = _halvings(b, vector)
+        left = b.sub(bits, b.shl(n, ir.Constant(_IR_INT, [23] * PANEL)))
+        return b.bitcast(left, _IR)
+
+    return _define(_VECTOR, _VECTOR)(emit)
+
+
 @intrinsic
 def first_lanes(typingctx, n, vector, others):  # type: ignore[no-untyped-def]
     """Return a vector whose numbers from the ``n``-th on are those of another."""
@@ -260,6 +292,22 @@ def address(typingctx, array):  # type: ignore[no-untyped-def]
         return builder.ptrtoint(data, _INT)
 
     return types.intp(array), codegen
+
+
+def _at(kind: Any) -> Any:
+    """Return the intrinsic that makes a pointer of an address."""
+
+    @intrinsic
+    def pointer(typingctx, place):  # type: ignore[no-untyped-def]
+        return _types.CPointer(kind)(types.intp), lambda context, b, signature, args: b.inttoptr(
+            args[0], context.get_value_type(signature.return_type)
+        )
+
+    return pointer
+
+
+#: Pointers of addresses, for :func:`numba.carray`.
+numbers_at, integers_at, flags_at = _at(types.float32), _at(types.int64), _at(types.boolean)
 
 
 def product_block(n_rows: int, n_panels: int) -> Any:

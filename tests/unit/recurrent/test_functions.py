@@ -102,6 +102,30 @@ class TestExp:
 
 
 @numba.njit
+def _logs(x, out):
+    for at in range(0, 4 * len(x), 64):
+        logs = functions.log(vectors.load(vectors.address(x) + at))
+        vectors.store(vectors.address(out) + at, logs)
+
+
+class TestLog:
+    def test_is_precise(self):
+        x = np.concatenate([np.linspace(0.5, 2, 10_000), np.logspace(-37, 38, 10_000)])
+        x = x[: len(x) // 16 * 16].astype(np.float32)
+        out = np.empty_like(x)
+        _logs(x, out)
+        np.testing.assert_allclose(out, np.log(x.astype(np.float64)), rtol=1.5e-7, atol=1e-7)
+
+    def test_keeps_nan(self):
+        x = np.ones(16, dtype=np.float32)
+        x[3] = np.nan
+        out = np.empty_like(x)
+        _logs(x, out)
+        assert np.flatnonzero(np.isnan(out)).tolist() == [3]
+        assert np.nansum(out) == 0
+
+
+@numba.njit
 def _pick(a, b, out, n):
     first, second = vectors.load(vectors.address(a)), vectors.load(vectors.address(b))
     place = vectors.address(out)
