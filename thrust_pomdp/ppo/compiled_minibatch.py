@@ -37,7 +37,10 @@ _METHODS = (
 )  # fmt: skip
 
 #: Methods of training that are called by what is never stood in for.
-_CALLED = ("_sequences_per_minibatch", "_log_training", "_explained_variance", "train", "_update")
+_CALLED = (
+    "_sequences_per_minibatch", "_minibatches", "_log_training", "_explained_variance", "train",
+    "_update",
+)  # fmt: skip
 
 #: Numbers of a vector: everything in the arena begins at a multiple of so many.
 _PANEL = 16

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch as th
@@ -62,34 +63,18 @@ class TrainsOnWindows(OnPolicyAlgorithm):
 
         n_sequences = self._sequences_per_minibatch()
         parameters = list(self.policy.parameters())
-        compiled = None
-        if self.against_compiled_minibatch() is None:
-            compiled = CompiledMinibatch(self.policy)
-            numbers = Numbers(
-                clip_range=clip_range,
-                clip_range_vf=clip_range_vf,
-                ent_coef=self.ent_coef,
-                vf_coef=self.vf_coef,
-                normalize_advantage=self.normalize_advantage,
-                max_grad_norm=self.max_grad_norm,
-                target_kl=self.target_kl,
-            )
+        compiled = self._compiled_minibatch(clip_range, clip_range_vf)
         history: list[Losses] = []
         epoch_kls: list[th.Tensor] = []
         continue_training = True
         for epoch in range(self.n_epochs):
             epoch_kls = []
             refresh = self.refresh_states and epoch > 0
-<<<<<<< HEAD
             for batch in self._minibatches(n_sequences, refresh):
-                losses = self._losses(batch, clip_range, clip_range_vf)
-=======
-            for batch in minibatches(self.policy, self.rollout_buffer, n_sequences, refresh):
-                if compiled is not None:
-                    losses = compiled.train(batch, numbers)
-                else:
+                if compiled is None:
                     losses = self._losses(batch, clip_range, clip_range_vf)
->>>>>>> 878134f (A minibatch in one compiled call: forward, loss, gradients, clipping and Adam in place)
+                else:
+                    losses = compiled(batch)
                 history.append(Losses(*(term.detach() for term in losses)))
                 epoch_kls.append(losses.approx_kl)
                 if self.target_kl is not None and losses.approx_kl > 1.5 * self.target_kl:
@@ -100,14 +85,9 @@ class TrainsOnWindows(OnPolicyAlgorithm):
                             f"{losses.approx_kl:.2f}"
                         )
                     break
-<<<<<<< HEAD
-                self._find_gradients(losses)
-=======
                 if compiled is not None:
-                    continue  # its parameters have moved
-                self.policy.optimizer.zero_grad()
-                losses.loss.backward()  # type: ignore[no-untyped-call]
->>>>>>> 878134f (A minibatch in one compiled call: forward, loss, gradients, clipping and Adam in place)
+                    continue  # with the step taken
+                self._find_gradients(losses)
                 th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
             self._n_updates += 1
@@ -115,7 +95,6 @@ class TrainsOnWindows(OnPolicyAlgorithm):
                 break
         self._log_training(history, epoch_kls, clip_range, clip_range_vf)
 
-<<<<<<< HEAD
     def _minibatches(self, n_sequences: int | list[int], refresh: bool) -> Iterator[Any]:
         """Yield the minibatches of one epoch."""
         return minibatches(self.policy, self.rollout_buffer, n_sequences, refresh)
@@ -124,11 +103,27 @@ class TrainsOnWindows(OnPolicyAlgorithm):
         """Give the weights the gradients of a minibatch's loss."""
         self.policy.optimizer.zero_grad()
         losses.loss.backward()  # type: ignore[no-untyped-call]
-=======
+
     def against_compiled_minibatch(self) -> str | None:
         """Say why minibatches are trained on by torch's operations; None where compiled."""
         return against_minibatch(self, TrainsOnWindows)
->>>>>>> 878134f (A minibatch in one compiled call: forward, loss, gradients, clipping and Adam in place)
+
+    def _compiled_minibatch(
+        self, clip_range: float, clip_range_vf: float | None
+    ) -> Callable[[SequenceBatch], Losses] | None:
+        """Return what computes a minibatch's loss and takes the step; None where torch does."""
+        if self.against_compiled_minibatch() is not None:
+            return None
+        numbers = Numbers(
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            normalize_advantage=self.normalize_advantage,
+            max_grad_norm=self.max_grad_norm,
+            target_kl=self.target_kl,
+        )
+        return partial(CompiledMinibatch(self.policy).train, numbers=numbers)
 
     def _losses(
         self, batch: SequenceBatch, clip_range: float, clip_range_vf: float | None
