@@ -33,6 +33,7 @@ from thrust_pomdp.ppo.unseen_steps import UnseenSteps
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates
 from thrust_pomdp.unmodified_classes import against_methods, remember
 from thrust_pomdp.vec_env.step_infos import StepInfos
+from thrust_pomdp.vec_env.window_statistics import end_windows
 
 #: Methods of a step that a subclass may override.
 _HOOKS = (
@@ -145,6 +146,7 @@ class CollectsWindows(OnPolicyAlgorithm):
         carried = lstm_states if self.window_state == "carry" else None
         rollout_buffer.seed_warm_start(n_steps - 1, carried, dones)
         self._acting_step = None
+        self._end_window(env)
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
@@ -152,6 +154,10 @@ class CollectsWindows(OnPolicyAlgorithm):
     def _envs_of_training(self, env: VecEnv) -> int:
         """Return of how many environments one step is a step of the training."""
         return env.num_envs
+
+    def _end_window(self, env: VecEnv) -> None:
+        """Let statistics that wait for it take in the window."""
+        end_windows(env)
 
     def _final_values(self, obs: Any, states: RNNStates, dones: NDArray[Any]) -> th.Tensor:
         """Return the values of the observations after the last step, ``[n_envs]``."""

@@ -32,6 +32,7 @@ from thrust_pomdp.vec_env.normalizer_files import NormalizerFiles, kind_of_file,
 from thrust_pomdp.vec_env.previous import previous_inside
 from thrust_pomdp.vec_env.privileged import VecPrivilegedInfo, wrappers_of_kind
 from thrust_pomdp.vec_env.step_infos import rows_of
+from thrust_pomdp.vec_env.window_statistics import Gather, WindowMoments, check_update
 from thrust_pomdp.wrappers.frame_order import FrameOrder
 from thrust_pomdp.wrappers.normalize import NormalizeVisibleObservation
 from thrust_pomdp.wrappers.previous import wrong_order
@@ -95,6 +96,11 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
     :param epsilon: added to the variance
     :param norm_obs_keys: keys of a Dict observation to normalise; all by default
     :param zero_is_blank: take exactly all-zero frames (or keys) for blank where no flag is told
+    :param update: ``"step"``: statistics take in each step as it comes, SB3's way. ``"window"``:
+        they stay as they are until :meth:`end_window`, which ``RecurrentPPO`` calls after each
+        window, and take in all of it then, environment by environment; what one environment is
+        shown does not depend on what others meet meanwhile, so that several processes can share
+        them. The first window is then shown as it is, within the bounds
     :raises ValueError: for bounds or ``epsilon`` that are not positive, spaces that cannot be
         normalised, observations that hold the previous action or reward (a key of them that
         ``norm_obs_keys`` leaves out does no harm), or flags that tell of other frames than shown
@@ -112,8 +118,10 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         epsilon: float = 1e-8,
         norm_obs_keys: list[str] | None = None,
         zero_is_blank: bool = False,
+        update: str = "step",
     ) -> None:
         check_venv("venv", venv)
+        update = check_update(update)
         clip_obs = check_positive("clip_obs", clip_obs)
         clip_reward = check_positive("clip_reward", clip_reward)
         epsilon = check_positive("epsilon", check_finite_number("epsilon", epsilon))
@@ -147,8 +155,40 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         self.warned_of_guess = False
         self._watches: dict[str | None, ZeroWatch] | None = {}
         self._order = self._examine(venv)
+        #: When statistics take in what is met: at each ``"step"``, or at the end of a ``"window"``.
+        self.update = update
+        self._begin_windows()
         if norm_obs:
             self._announce_floats()
+
+    def _begin_windows(self) -> None:
+        """Begin to take note of each environment's windows, where that is wanted."""
+        #: Of what is observed, by key (None for a plain array), and of the discounted returns.
+        self._windows: dict[str | None, WindowMoments] = {}
+        self._returns_of_window: WindowMoments | None = None
+        if self.update == "step":
+            return
+        self._returns_of_window = WindowMoments(self.num_envs, ())
+        if self.norm_obs:
+            keys = self.norm_obs_keys if isinstance(self.obs_rms, dict) else (None,)
+            self._windows = {
+                key: WindowMoments(self.num_envs, self._statistics(key).mean.shape)
+                for key in keys or ()
+            }
+
+    def end_window(self, gather: Gather | None = None) -> None:
+        """Let the statistics take in the window, with ``update="window"``.
+
+        Each environment's moments are merged in the environments' order. Without anything met, as
+        with ``training=False``, nothing changes.
+
+        :param gather: returns for arrays ``[n_envs, ...]`` of these environments those of all
+            environments of a training, where some are stepped by other processes
+        """
+        for key, moments in self._windows.items():
+            moments.merge_into(self._statistics(key), gather)
+        if self._returns_of_window is not None:
+            self._returns_of_window.merge_into(self.ret_rms, gather)
 
     def _announce_floats(self) -> None:
         """Declare what comes out: a rollout buffer of the space's integers would truncate it."""
@@ -171,6 +211,7 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         with own_attributes(self):
             super().set_venv(venv)
         self._order = order
+        self._begin_windows()
 
     def _examine(self, venv: VecEnv) -> FrameOrder | None:
         """Refuse environments of which blank frames would be told or shown wrongly."""
@@ -254,7 +295,10 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
 
     def _update_reward(self, reward: Array) -> None:
         self.returns = self.returns * self.gamma + reward
-        update(self.ret_rms, self.returns)
+        if self._returns_of_window is None:
+            update(self.ret_rms, self.returns)
+        else:
+            self._returns_of_window.add(self.returns)
 
     def reset(self) -> VecEnvObs:  # type: ignore[override]
         """Reset all environments and normalise what is visible of the first frames."""
@@ -296,7 +340,10 @@ class VecNormalizeVisible(KeepsWatches, NormalizerFiles, VecLayer):
         masks = self._checked_masks(obs, flags)
         if self.training:
             for key, frames, _ in self._parts(obs, flags):
-                update_visible(self._statistics(key), frames, masks[key])
+                if self.update == "step":
+                    update_visible(self._statistics(key), frames, masks[key])
+                else:
+                    self._windows[key].add(frames, masks[key])
             if self._watches is not None:
                 self._watch(obs, flags, starts)
         return self._transform(obs, masks, self._normalize_obs)

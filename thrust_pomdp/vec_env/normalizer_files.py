@@ -17,6 +17,7 @@ from thrust_pomdp.array_files import File, SafeFileError
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.safe_values import PLAIN, Kind, Reader, Writer
 from thrust_pomdp.vec_env.layer import check_venv
+from thrust_pomdp.vec_env.window_statistics import check_update
 from thrust_pomdp.wrappers.visible_statistics import SAVED_BEFORE
 
 Normalizer = TypeVar("Normalizer", bound=VecNormalize)
@@ -58,6 +59,8 @@ def parts_of(normalizer: VecNormalize) -> dict[str, Any]:
     names = [*flags, *_NUMBERS, "norm_obs_keys", "observation_space", "action_space", "ret_rms"]
     parts = {name: getattr(normalizer, name) for name in names}
     parts["obs_rms"] = getattr(normalizer, "obs_rms", None)
+    if isinstance(normalizer, NormalizerFiles):
+        parts["update"] = normalizer.update
     return parts
 
 
@@ -69,6 +72,10 @@ def normalizer_of(cls: type[Normalizer], parts: dict[str, Any]) -> Normalizer:
     :raises ValueError: for anything else
     """
     flags = (*_FLAGS, *(_MORE_FLAGS if issubclass(cls, NormalizerFiles) else ()))
+    if issubclass(cls, NormalizerFiles):
+        # Files from before there was another way do not tell.
+        update = check_update(parts.get("update", "step"))
+        parts = {name: part for name, part in parts.items() if name != "update"}
     names = {*flags, *_NUMBERS, "norm_obs_keys", "observation_space", "action_space", "ret_rms"}
     if parts.keys() != names | {"obs_rms"}:
         raise ValueError(f"must have {sorted(names | {'obs_rms'})}, got {sorted(parts)}")
@@ -88,6 +95,8 @@ def normalizer_of(cls: type[Normalizer], parts: dict[str, Any]) -> Normalizer:
         state["obs_spaces"] = space.spaces
     if parts["obs_rms"] is None:
         del state["obs_rms"]
+    if issubclass(cls, NormalizerFiles):
+        state["update"] = update
     made = cls.__new__(cls)
     made.__setstate__(state)
     return made
@@ -113,15 +122,21 @@ def _check_statistics(parts: dict[str, Any], space: spaces.Space[Any]) -> None:
 class NormalizerFiles(VecNormalize):
     """How ``VecNormalizeVisible`` is saved and loaded."""
 
+    update: str
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to the environments, if there are any, and what was warned of."""
-        left_out = ("venv", "class_attributes", "returns", "_order", "_watches", "warned_of_guess")
+        left_out = (
+            *("venv", "class_attributes", "returns", "_order", "_watches", "warned_of_guess"),
+            *("_windows", "_returns_of_window"),
+        )
         return {key: part for key, part in vars(self).items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what was pickled, by earlier versions too; :meth:`set_venv` comes next."""
         is_old = "zero_is_blank" not in state
-        before = {"met_flags": False, "warned_of_guess": False, "_watches": {}}
+        before = {"met_flags": False, "warned_of_guess": False, "_watches": {}, "update": "step"}
+        before |= {"_windows": {}, "_returns_of_window": None}
         super().__setstate__({**before, "zero_is_blank": True, **state})
         if is_old and self.norm_obs:
             warn_user(SAVED_BEFORE.format(name=type(self).__name__))

@@ -22,6 +22,7 @@ from thrust_pomdp.vec_env.layer import VecLayer, check_venv, owner_of
 from thrust_pomdp.vec_env.normalizer_files import read_statistics, write_statistics
 from thrust_pomdp.vec_env.previous import layers
 from thrust_pomdp.vec_env.step_infos import Infos, StepInfos, rows_of
+from thrust_pomdp.vec_env.window_statistics import Gather, WindowMoments, check_update
 from thrust_pomdp.wrappers.appending import OBSERVATION
 from thrust_pomdp.wrappers.visible_statistics import update
 
@@ -92,6 +93,8 @@ class VecPrivilegedInfo(VecUnprivileged):
     :param normalize: scale a ``Box`` that is no image to mean 0 and variance 1
     :param clip: bound of what is normalised
     :param training: update the statistics
+    :param update: when they take in what is told: at each ``"step"``, or at the end of a
+        ``"window"``, as ``VecNormalizeVisible`` has it
     :raises ValueError: for a key that is taken or that the environments do not tell, or a space
         that it does not fit
     """
@@ -108,6 +111,7 @@ class VecPrivilegedInfo(VecUnprivileged):
         normalize: bool = True,
         clip: float = 10.0,
         training: bool = True,
+        update: str = "step",
     ) -> None:
         check_venv("venv", venv)
         inside = venv.observation_space
@@ -130,6 +134,21 @@ class VecPrivilegedInfo(VecUnprivileged):
             shown = spaces.Box(-self._clip, self._clip, shown.shape, np.float32)
         super().__init__(venv, observation_space=spaces.Dict([*parts.items(), (key, shown)]))
         self._fresh_moments = self.moments()
+        #: When statistics take in what is told, ``"step"`` or ``"window"``.
+        self.update = check_update(update)
+        self._window: WindowMoments | None = None
+        if update == "window" and self.statistics is not None:
+            self._window = WindowMoments(self.num_envs, self.statistics.mean.shape)
+
+    def end_window(self, gather: Gather | None = None) -> None:
+        """Let the statistics take in the window, with ``update="window"``.
+
+        :param gather: as for :meth:`VecNormalizeVisible.end_window
+            <thrust_pomdp.vec_env.normalize.VecNormalizeVisible.end_window>`
+        """
+        if self._window is not None:
+            assert self.statistics is not None
+            self._window.merge_into(self.statistics, gather)
 
     @property
     def training(self) -> bool:
@@ -213,7 +232,10 @@ class VecPrivilegedInfo(VecUnprivileged):
     def _observe(self, told: Array) -> Array:
         """Update the statistics with what is told of a batch of frames, and scale it."""
         if self.statistics is not None and self._training:
-            update(self.statistics, told)
+            if self._window is None:
+                update(self.statistics, told)
+            else:
+                self._window.add(told)
         return self._scaled(told)
 
     def _scaled(self, told: Array) -> Array:
