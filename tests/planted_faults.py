@@ -131,7 +131,8 @@ class NoBootstrap(_FinalValues):
 
 class BootstrapsWithoutMemory(_FinalValues):
     def final_values(self, obs, lstm_states, episode_starts):
-        return super().predict_values(obs, lstm_states, th.ones_like(episode_starts))
+        beyond = super(_FinalValues, self)
+        return beyond.predict_values(obs, lstm_states, th.ones_like(episode_starts))
 
 
 class BootstrapsTheDead:

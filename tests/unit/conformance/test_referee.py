@@ -88,6 +88,7 @@ def test_a_planted_fault_is_found_by_the_law_that_names_it(fault, library):
     make = {"theirs": theirs, "ours": carrying}[library]
     report = check_recurrent(faults.planted_in(make, planted, library), only=[planted.law])
     assert report.broken == (planted.law,), report
+    assert "it raises" not in report[planted.law].detail, "a plant that does not grow"
 
 
 class TestWhatHasNoMemory:
