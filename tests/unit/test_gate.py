@@ -243,6 +243,7 @@ class TestReasons:
             "compiled step": compiled,
             "compiled loss": compiled,
             "compiled minibatch": compiled,
+            "images with channels last": "there are no images, or no NatureCNN to see them",
             "fused optimizer": "used",
         }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from stable_baselines3.common.vec_env import VecEnv
 
+from thrust_pomdp.ppo.channels_last import against_channels_last, images_of
 from thrust_pomdp.ppo.losses import against_loop
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.prepared_step import (
@@ -48,6 +49,9 @@ def fast_paths(
         policy.against_windows() or against_loop(policy.action_dist) or _against_numbers(policy)
     )
     reasons["compiled minibatch"] = against_minibatch
+    reasons["images with channels last"] = policy.against("extract_features") or next(
+        filter(None, map(against_channels_last, images_of(policy.features_extractor))), None
+    )
     reasons["many steps at once"] = against_compiled_steps(policy, env)
     reasons["fused optimizer"] = _against_fused(policy.optimizer)
     reasons["native vector environment"] = _against_native(env)

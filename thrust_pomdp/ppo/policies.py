@@ -26,6 +26,7 @@ from torch import nn
 
 from thrust_pomdp import gate
 from thrust_pomdp.observations import map_obs
+from thrust_pomdp.ppo.channels_last import in_channels_last
 from thrust_pomdp.ppo.distributions import (
     is_plain_object,
 )
@@ -123,6 +124,8 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
 
     def _both_features(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor]:
         """Return the actor's and the critic's features, ``[rows, features]``."""
+        if self.against("extract_features") is None:
+            obs = in_channels_last(obs, self.pi_features_extractor, self.vf_features_extractor)
         features = self.extract_features(obs)
         if isinstance(features, tuple):
             return _rows(features[0]), _rows(features[1])
@@ -345,6 +348,7 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
         :param lstm_states: the actor's state (``RNNStates.pi``)
         :param episode_starts: ``[n_envs]``
         """
+        obs = in_channels_last(obs, self.pi_features_extractor)
         features = _rows(BasePolicy.extract_features(self, obs, self.pi_features_extractor))
         memory, lstm_states = self._process_sequence(
             features, lstm_states, episode_starts, self.lstm_actor
@@ -361,6 +365,7 @@ class RecurrentActorCriticPolicy(PredictingPolicy):
         :param lstm_states: the critic's state (``RNNStates.vf``)
         :param episode_starts: ``[n_envs]``
         """
+        obs = in_channels_last(obs, self.vf_features_extractor)
         features = _rows(BasePolicy.extract_features(self, obs, self.vf_features_extractor))
         memory = features
         if self.critic is None:
