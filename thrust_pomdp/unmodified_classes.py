@@ -62,14 +62,30 @@ def against_class(cls: type) -> str | None:
     """
     if cls not in _WRITTEN:
         return f"{cls.__name__} is not one of the classes that are known"
-    written = _WRITTEN[cls]
-    if all(map(operator.is_, map(_attribute, itertools.repeat(cls), written), written.values())):
+    if _is_plainly_unchanged(cls):
         return None
-    for name, attribute in written.items():
+    for name, attribute in _WRITTEN[cls].items():
         found = _attribute(cls, name)
         if found is not attribute and not _moves_by_itself(name, attribute, found):
             return f"{cls.__name__}.{name} was replaced"
     return None
+
+
+def _is_plainly_unchanged(cls: Any) -> bool:
+    """Tell in little time, as most classes are as they were."""
+    names, attributes, methods = _compared(cls)
+    found = map(getattr, itertools.repeat(cls), names, itertools.repeat(None))
+    if not all(map(operator.is_, found, attributes)):
+        return False
+    return all(_attribute(cls, name) is function for name, function in methods.items())
+
+
+@functools.cache
+def _compared(cls: Any) -> tuple[list[str], list[Any], dict[str, Any]]:
+    """Part what is remembered of a class into what is itself each time, and class methods."""
+    written = {n: a for n, a in _WRITTEN[cls].items() if not _moves_by_itself(n, a)}
+    plain = {n: a for n, a in written.items() if getattr(cls, n, None) is a}
+    return list(plain), list(plain.values()), {n: written[n] for n in written.keys() - plain.keys()}
 
 
 def _moves_by_itself(name: str, *attributes: Any) -> bool:

@@ -118,13 +118,16 @@ class ActionNoise:
 
     def uniforms_ahead(self, n_steps: int) -> Numbers:
         """Return the first uniform number of each coming step, ``[n_steps, n_envs]``."""
-        present, numbers = self.step, np.empty((n_steps, self.n_envs))
-        for ahead in range(n_steps):
-            self.step = present + ahead
+        present, parts, missing = self.step, [], n_steps
+        while missing > 0:
             self.begin()
-            numbers[ahead] = self.uniforms(1)[:, 0]
+            self.uniforms(1)  # makes the step's block be there
+            rows = self._blocks["random", 1, None][2][self.step % _BLOCK :][:missing]
+            parts.extend(rows)
+            missing -= len(rows)
+            self.step += len(rows)
         self.step = present
-        return numbers
+        return np.stack(parts)[:, :, 0]
 
     def uniforms(self, width: int, how: Conversion | None = None) -> Any:
         """Draw uniform numbers from [0, 1), ``[n_envs, width]``.
