@@ -81,6 +81,7 @@ class SensedCartPoleVectorEnv(NativeVectorEnv):
         return starts[:, self._sensed_components].astype(np.float32)
 
     def _advance(self, actions: Actions) -> tuple[NDArray[np.float64], Flags]:
+        self.starts.prepare(1)  # episodes may begin at the end of the step
         self.physics.advance(actions)
         return self._rewards.copy(), self.physics.fallen()
 

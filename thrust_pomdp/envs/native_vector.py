@@ -200,7 +200,6 @@ class NativeVectorEnv(Stateful, VectorEnv[Observations, Actions, Any], ABC):
         """
         if not self._started:
             raise gym.error.ResetNeeded("call reset before step")
-        self.starts.prepare(1)
         rewards, terminations = self._advance(self._checked_actions(actions))
         self._n_steps += 1
         truncations = self._deadlines <= self._n_steps
