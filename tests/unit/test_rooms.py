@@ -19,7 +19,7 @@ ROOT = Path(thrust_pomdp.__file__).parent
 #: From the ground up: a room may import what is below it.
 ROOMS = (
     "ground floor", "envs", "wrappers", "vec_env", "reference", "recurrent", "conformance", "ppo",
-    "deploy", "analysis", "checkpoint", "experiment",
+    "deploy", "analysis", "checkpoint", "distributed", "experiment",
 )  # fmt: skip
 #: Doors, not rooms: they may lead anywhere.
 DOORS = ("", "__main__")

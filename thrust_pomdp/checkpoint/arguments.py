@@ -15,7 +15,10 @@ from thrust_pomdp.recurrent.compiled import load_kernels
 from thrust_pomdp.vec_env.previous import layers
 
 #: Arguments of the algorithm that change nothing about what is learnt.
-_IDLE = ("self", "policy", "env", "verbose", "device", "tensorboard_log", "_init_setup_model")
+_IDLE = (
+    *("self", "policy", "env", "verbose", "device", "tensorboard_log", "_init_setup_model"),
+    "timeout",
+)
 
 #: Where schedules are compared, in the remaining progress.
 _PROGRESS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.0)
@@ -34,7 +37,7 @@ def described(model: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name in inspect.signature(cls).parameters:
             if name not in _IDLE and name in vars(model):
                 found.setdefault(name, describe(vars(model)[name]))
-    found["n_envs"] = model.n_envs
+    found["n_envs"] = model._n_envs_of_training()
     found["observation_space"] = str(model.observation_space)
     found["action_space"] = str(model.action_space)
     around = [*layers(model.env), model.env.unwrapped]

@@ -34,7 +34,7 @@ from thrust_pomdp.errors import ArgumentError
 ACTION_KEY = 0x3C1D_90B7
 
 #: What the numbers are for; each has streams of its own.
-COLLECTING, ACTING, TRAINING = range(3)
+COLLECTING, ACTING, TRAINING, SHUFFLING = range(4)
 
 #: Steps that are drawn at once. Another number would make other streams.
 _BLOCK = 64
@@ -179,7 +179,7 @@ def seed_sequence(seed: int, purpose: int, *more: int) -> np.random.SeedSequence
     """Return what the generators of one purpose are seeded with.
 
     :param seed: of the model
-    :param purpose: ``COLLECTING``, ``ACTING`` or ``TRAINING``
+    :param purpose: ``COLLECTING``, ``ACTING``, ``TRAINING`` or ``SHUFFLING``
     :param more: numbers that tell further generators apart
     """
     return np.random.SeedSequence(seed, spawn_key=(ACTION_KEY, purpose, *more))

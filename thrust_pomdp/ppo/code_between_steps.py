@@ -28,7 +28,7 @@ def against_acting_alone(model: Any, env: VecEnv, callback: BaseCallback) -> str
     :param env: its environment
     :param callback: called at each step
     """
-    return against_model(model) or _against_callback(callback) or _against_env(env)
+    return against_model(model) or against_callback(callback) or _against_env(env)
 
 
 def against_model(model: Any) -> str | None:
@@ -51,12 +51,12 @@ def _other_threads() -> list[threading.Thread]:
     return list(filter(is_other, threading.enumerate()))
 
 
-def _against_callback(callback: BaseCallback) -> str | None:
+def against_callback(callback: BaseCallback) -> str | None:
     """Say which callback does something at steps."""
     if steps_unseen(callback, 1) == NEVER:
         return None
     if type(callback) is CallbackList:
-        reason = next(filter(None, map(_against_callback, callback.callbacks)), None)
+        reason = next(filter(None, map(against_callback, callback.callbacks)), None)
         if reason is not None:
             return reason
     return f"a {type(callback).__name__} is called at each step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class CollectsWindows(OnPolicyAlgorithm):
     #: What acts in the present window.
     _acting_step: Step | None = None
 
+    @abstractmethod
+    def _n_envs_of_training(self) -> int:
+        """Return how many environments are trained in, those of other processes included."""
+
     def collect_rollouts(
         self,
         env: VecEnv,
@@ -110,7 +115,7 @@ class CollectsWindows(OnPolicyAlgorithm):
             clipped_actions = self._actions_for_env(actions)
             new_obs, rewards, dones, infos = env.step(clipped_actions)
             check_finite_step(new_obs, rewards, n_steps + 1)
-            self.num_timesteps += self._envs_of_training(env)
+            self.num_timesteps += self._n_envs_of_training()
 
             # Users' callbacks read these local names; they are sb3_contrib's.
             callback.update_locals(locals())
@@ -150,10 +155,6 @@ class CollectsWindows(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
-
-    def _envs_of_training(self, env: VecEnv) -> int:
-        """Return of how many environments one step is a step of the training."""
-        return env.num_envs
 
     def _end_window(self, env: VecEnv) -> None:
         """Let statistics that wait for it take in the window."""

@@ -297,19 +297,25 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably, SavesModel
         """Return how many windows, or subsequences of windows, make each minibatch."""
         if self.envs_per_minibatch is not None:
             return self.envs_per_minibatch
-        length = self._cut_length() or self.n_steps
-        n_seq = self.n_envs * (self.n_steps // length)
-        sizes = minibatch_sizes(self.batch_size, length, n_seq)
-        return sizes[0] if sizes == sizes_of(n_seq, sizes[0]) else sizes
+        sizes = self._minibatch_sizes(self._cut_length() or self.n_steps)
+        return sizes[0] if sizes == sizes_of(sum(sizes), sizes[0]) else sizes
+
+    def _minibatch_sizes(self, length: int) -> list[int]:
+        """Return how many sequences of so many steps serve ``batch_size`` in each minibatch."""
+        n_seq = self._n_envs_of_training() * (self.n_steps // length)
+        return minibatch_sizes(self.batch_size, length, n_seq)
+
+    def _n_envs_of_training(self) -> int:
+        """Return how many environments are trained in, those of other processes included."""
+        return int(self.n_envs)
 
     def _warn_if_batch_size_is_not_served(self) -> None:
         """Warn where minibatches, or sequences, are not nearly what was asked for."""
         if self.envs_per_minibatch is not None or self.batch_size is None:
             return
         length = self._cut_length() or self.n_steps
-        n_seq = self.n_envs * (self.n_steps // length)
-        size = max(minibatch_sizes(self.batch_size, length, n_seq)) * length
-        asked = min(self.batch_size, self.n_steps * self.n_envs)
+        size = max(self._minibatch_sizes(length)) * length
+        asked = min(self.batch_size, self.n_steps * self._n_envs_of_training())
         if size >= 2 * asked:
             warn_user(
                 f"batch_size={self.batch_size} is served by whole sequences of {length} steps, so "

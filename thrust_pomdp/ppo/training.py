@@ -135,8 +135,12 @@ class TrainsOnWindows(OnPolicyAlgorithm):
             clip_range_vf=clip_range_vf,
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
-            normalize_advantage=self.normalize_advantage,
+            normalize_advantage=self._loss_normalizes(),
         )
+
+    def _loss_normalizes(self) -> bool:
+        """Whether the loss is to normalise a minibatch's advantages."""
+        return self.normalize_advantage
 
     def _log_training(
         self,
