@@ -102,13 +102,14 @@ def sizes_in_blocks(sizes: Sequence[int], n_blocks: int) -> list[int]:
     [4, 2, 2]
 
     :param sizes: numbers of sequences
-    :param n_blocks: which divides the number of all sequences
+    :param n_blocks: divides the number of all sequences; where it does not, which is refused before
+        anything is trained, the sizes are left as they are
     """
-    if not any(size % n_blocks for size in sizes):
+    if sum(sizes) % n_blocks or not any(size % n_blocks for size in sizes):
         return list(sizes)
     of_block = sum(sizes) // n_blocks
-    whole, left = divmod(of_block, min(len(sizes), of_block))
     n_minibatches = min(len(sizes), of_block)
+    whole, left = divmod(of_block, n_minibatches)
     return [n_blocks * (whole + (number < left)) for number in range(n_minibatches)]
 
 
