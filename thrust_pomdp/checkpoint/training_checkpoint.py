@@ -25,6 +25,7 @@ from thrust_pomdp.checkpoint.model_state import (
     set_model_state,
     set_random_state,
 )
+from thrust_pomdp.checkpoint.processes import OneProcess, processes_of
 from thrust_pomdp.checkpoint.signals import EXIT_CODE, EndOnSignal
 from thrust_pomdp.errors import ArgumentError, warn_user
 from thrust_pomdp.ppo.counting_callbacks import idle_between_windows
@@ -96,6 +97,7 @@ class TrainingCheckpoint(TakesUpTraining):
         self._told_of: set[str] = set()
         #: Steps at the latest checkpoint.
         self._written_at = 0
+        self._processes = OneProcess()
 
     def load_into(self, model: Any) -> None:
         """Put a model and its environment where the latest checkpoint is, for a new training.
@@ -117,6 +119,7 @@ class TrainingCheckpoint(TakesUpTraining):
         difference = first_difference(saved, before)
         if difference is not None:
             raise ArgumentError(f"model must have the network of the checkpoint: {difference}")
+        tree = processes_of(model).own(tree, model)
         set_model_state(model, tree["model"])
         _set_env_states(model, {_TRAINING: model.env}, tree["envs"], pickles)
         set_random_state(model, tree["model"]["random"])
@@ -125,16 +128,20 @@ class TrainingCheckpoint(TakesUpTraining):
 
     def begin(self, model: Any, arguments: dict[str, Any]) -> None:
         """Look what there is, and refuse it if it belongs to another training."""
-        self.folder.hold()
+        self._processes = processes_of(model)
+        is_writer = self._processes.is_writer
+        if is_writer:
+            self.folder.hold()
         # A model counts its calls itself, since each may have been given another callback.
         counts = vars(model).setdefault("_learn_calls", {})
         key = str(self.folder.path.resolve())
         self._call = counts.get(key, 0)
         counts[key] = self._call + 1
-        if self._call == 0 and self.resume is False:
+        if self._call == 0 and self.resume is False and is_writer:
             self.folder.clear()
         self._description = described(model, arguments)
-        self._found = self.folder.read_latest(self._call, self.pickle_envs)
+        found = self.folder.read_latest(self._call, self.pickle_envs) if is_writer else None
+        self._found = self._processes.from_writer(found)
         if self._found is None:
             if self._call == 0 and self.resume == "must":
                 raise ArgumentError(
@@ -173,15 +180,17 @@ class TrainingCheckpoint(TakesUpTraining):
             self._try_pickling()
             return 0, False
         (file, tree, pickles), self._found = self._found, None
-        set_callback_states(callback, tree["callbacks"])
-        set_log_state(self.model.logger, tree["logger"])
+        if self._processes.is_writer:
+            set_callback_states(callback, tree["callbacks"])
+            set_log_state(self.model.logger, tree["logger"])
+        tree = self._processes.own(tree, self.model)
         set_model_state(self.model, tree["model"])
         _set_env_states(self.model, self._envs(), tree["envs"], pickles)
         self._try_pickling()
         # Last, since all of that may draw.
         set_random_state(self.model, tree["model"]["random"])
         self._written_at = file.steps
-        if self.verbose >= 1:
+        if self.verbose >= 1 and self._processes.is_writer:
             print(f"TrainingCheckpoint: goes on after {file.steps} steps, from {file.path}")
         iteration: int = tree["iteration"]
         return iteration, file.is_end
@@ -193,9 +202,10 @@ class TrainingCheckpoint(TakesUpTraining):
         is_due = steps // self.every > self._written_at // self.every
         # The end, which is written next, makes a checkpoint of it superfluous.
         is_last = steps >= self.model._total_timesteps
-        if (is_due and not is_last) or self._signal.is_asked:
+        is_asked = self.on_signal and self._processes.any_of(self._signal.is_asked)
+        if (is_due and not is_last) or is_asked:
             self._write(iteration, is_end=False)
-        if self._signal.is_asked:
+        if is_asked:
             raise SystemExit(EXIT_CODE)
 
     def after_learning(self, iteration: int) -> None:
@@ -228,9 +238,13 @@ class TrainingCheckpoint(TakesUpTraining):
             "logger": log_state(self.model.logger),
             "envs": states,
         }
-        if self.folder.write(self._call, steps, is_end, tree, pickles):
+        tree = self._processes.whole(tree)
+        is_written = False
+        if self._processes.is_writer:
+            is_written = self.folder.write(self._call, steps, is_end, tree, pickles)
+        if self._processes.from_writer(is_written):
             self._written_at = steps
-            if self.verbose >= 1:
+            if self.verbose >= 1 and self._processes.is_writer:
                 print(f"TrainingCheckpoint: written after {steps} steps")
 
     def _envs(self) -> dict[str, VecEnv]:

@@ -117,20 +117,15 @@ class CollectsInBlocks(CollectsWindows):
         return th.cat(values)
 
     def _bootstrap_truncated(
-        self,
-        rewards: NDArray[Any],
-        dones: NDArray[Any],
-        infos: list[dict[str, Any]],
-        lstm_states: RNNStates,
-        step: int,
+        self, rewards: NDArray[Any], dones: NDArray[Any], *args: Any
     ) -> NDArray[Any]:
         if self._blocks.is_one or not dones.any():
-            return super()._bootstrap_truncated(rewards, dones, infos, lstm_states, step)
+            return super()._bootstrap_truncated(rewards, dones, *args)
         for number, rows in enumerate(self._blocks.rows):
             ended = np.zeros_like(dones)
             ended[rows] = dones[rows]
             with self._drawing_for(number, self.policy, 2):
-                rewards = super()._bootstrap_truncated(rewards, ended, infos, lstm_states, step)
+                rewards = super()._bootstrap_truncated(rewards, ended, *args)
         return rewards
 
     @contextmanager

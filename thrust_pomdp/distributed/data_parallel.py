@@ -18,6 +18,7 @@ from thrust_pomdp.distributed.agreement import check_agreement, check_env_layers
 from thrust_pomdp.distributed.block_collecting import CollectsInBlocks
 from thrust_pomdp.distributed.block_training import LearnsInBlocks, check_buffer
 from thrust_pomdp.distributed.blocks import Blocks
+from thrust_pomdp.distributed.checkpoints import ManyProcesses
 from thrust_pomdp.distributed.envs import check_share
 from thrust_pomdp.distributed.ranks import Ranks, rank_and_size
 from thrust_pomdp.errors import ArgumentError
@@ -130,6 +131,11 @@ class DataParallelRecurrentPPO(CollectsInBlocks, LearnsInBlocks, RecurrentPPO):
                 f"{blocks.n_blocks}, since minibatches take equally many windows from each block, "
                 f"got {self.envs_per_minibatch}"
             )
+
+    @property
+    def _checkpoint_processes(self) -> ManyProcesses | None:
+        """Who writes checkpoints, and what of them belongs to this process."""
+        return None if self._blocks.is_one else ManyProcesses(self._ranks, self._blocks)
 
     def _n_envs_of_training(self) -> int:
         return self._blocks.envs_of_all

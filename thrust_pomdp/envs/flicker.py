@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thrust_pomdp.arguments import check_number
-from thrust_pomdp.stateful import Names, Stateful
+from thrust_pomdp.stateful import Changes, Names, Stateful
+from thrust_pomdp.states import State
 
 #: Sets the blanking stream apart from every other use of an environment's seed.
 FLICKER_KEY = 0x70F1_1C4E
@@ -232,8 +233,8 @@ class BlockStreams(Stateful):
     :param draw: maps a generator and a number of items to ``[count, *item_shape]``
     """
 
-    _no_state: Names = ("_draw", "_one_item")
-    _fixed_state: Names = ("_block", "_numbers_per_item", "_ends")
+    _no_state: Names = ("_draw", "_one_item", "_ends")
+    _fixed_state: Names = ("_block", "_numbers_per_item")
     _shaped_state: Names = ("_generators", "_items", "_next", "_safe_calls")
 
     def __init__(
@@ -253,6 +254,38 @@ class BlockStreams(Stateful):
         self._one_item = np.ones_like(self._next)
         # So many calls can be served before anyone's block may be used up.
         self._safe_calls = 0
+
+    def get_state(self) -> State:
+        """Return the streams; each for itself, wherever it stands among the others."""
+        state = super().get_state()
+        kept = state["attributes"]
+        for name, turned in self._for_itself(kept.get("_items"), kept.get("_next")).items():
+            kept[name] = turned
+        return state
+
+    def _for_itself(self, items: Any, places: Any) -> dict[str, Any]:
+        """Turn places among all items into places among each environment's own."""
+        turned: dict[str, Any] = {}
+        if items is not None:
+            turned["_items"] = items.reshape(len(self._ends), self._block, *items.shape[1:])
+        if places is not None:
+            turned["_next"] = places - (self._ends - self._block)
+        return turned
+
+    def prepare_state(self, state: Any, where: str) -> Changes:
+        """Check what :meth:`get_state` returned, and return what is to be done to take it over."""
+        given = state.get("attributes") if isinstance(state, dict) else None
+        if isinstance(given, dict):
+            given = dict(given)
+            shape = (len(self._ends), self._block, *self._items.shape[1:])
+            items: Any = given.get("_items")
+            places: Any = given.get("_next")
+            if np.shape(items) == shape:
+                given["_items"] = items.reshape(self._items.shape)
+            if np.shape(places) == shape[:1]:
+                given["_next"] = places + (self._ends - self._block)
+            state = {**state, "attributes": given}
+        return super().prepare_state(state, where)
 
     def set_generator(self, idx: int, generator: np.random.Generator) -> None:
         """Start one environment's stream anew; what was drawn ahead is dropped."""
