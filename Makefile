@@ -7,7 +7,7 @@ ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
-.PHONY: help demo test test-long test-demo mutate lint format docs clean
+.PHONY: help demo test test-long test-demo test-distributed mutate lint format docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test-demo: $(VENV)/.browser ## install Chromium and drive the page docs/demo in 
 # Which test runs what is found first, under coverage, which takes half an hour.
 mutate: $(VENV)/.dev ## plant faults in the core, one by one, and see whether the tests notice
 	$(BIN)/python scripts/mutate.py run $(ARGS)
+
+# Each starts up to four processes of its own, so that they come one after the other.
+test-distributed: $(VENV)/.dev ## trainings of several processes: equal bits, faults, killed and gone on with
+	$(BIN)/python -m pytest -n 0 -m distributed tests/unit/distributed $(ARGS)
 
 lint: $(VENV)/.dev ## what pre-commit runs: ruff's rules and format, mypy
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """Trainings in blocks, to be done by one process and by several: the program that torchrun starts.
 
 ``python tests/distributed_cases.py OUT CASE...`` trains each case in four blocks and writes, on
-rank 0, what came of it.
+rank 0, what came of it. ``UPDATES`` in the environment says how many, and ``CHECKPOINTS`` in which
+folder they are kept to be gone on with.
 """
 
 from __future__ import annotations
@@ -24,13 +25,20 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
-from thrust_pomdp import MlpLstmPolicy, VecNormalizeVisible, VecPreviousAction, VecPrivilegedInfo
+from thrust_pomdp import (
+    MlpLstmPolicy,
+    TrainingCheckpoint,
+    VecNormalizeVisible,
+    VecPreviousAction,
+    VecPrivilegedInfo,
+)
 from thrust_pomdp.distributed import (
     DataParallelMaskableRecurrentPPO,
     DataParallelRecurrentPPO,
     make_vec_env,
     share_of,
 )
+from thrust_pomdp.stateful import StatefulEnv
 from thrust_pomdp.vec_env.previous import layers
 
 N_ENVS, BLOCKS, N_STEPS = 8, 4, 16
@@ -80,12 +88,13 @@ def kl_stop_and_value_clip(**kwargs: Any) -> Any:
     return make("MlpLstmPolicy", flickering(), **more | kwargs)
 
 
-class Drift(gym.Env):
+class Drift(StatefulEnv, gym.Env):
     """A number that drifts, and actions in [-1, 1]; ends by time or by leaving.
 
     :param number: of the environment among all, which its episodes' lengths tell
     """
 
+    _fixed_state = ("number",)
     observation_space = spaces.Dict(
         {"seen": spaces.Box(-9, 9, (2,), np.float32), "number": spaces.Discrete(N_ENVS)}
     )
@@ -188,6 +197,12 @@ class Watch(BaseCallback):
     def _on_step(self) -> bool:
         return True
 
+    def get_state(self) -> Any:
+        return {"logged": self.logged}
+
+    def set_state(self, state: Any) -> None:
+        self.logged = state["logged"]
+
     def _note(self) -> None:
         values = self.logger.name_to_value.items()
         self.logged.append(
@@ -240,15 +255,27 @@ def outcome(model: Any, watch: Watch) -> dict[str, Any]:
     }
 
 
-def train(name: str, **kwargs: Any) -> dict[str, Any]:
-    """Do one case and return what came of it."""
+def train(name: str, checkpoints: str | None = None, **kwargs: Any) -> dict[str, Any]:
+    """Do one case and return what came of it.
+
+    :param checkpoints: folder in which it is kept, and from which it goes on
+    """
     watch = Watch()
     model = CASES[name](**kwargs)
-    model.learn(UPDATES * N_ENVS * N_STEPS, callback=watch, log_interval=1000)
+    callbacks: list[BaseCallback] = [watch]
+    if checkpoints is not None:
+        callbacks.append(TrainingCheckpoint(checkpoints, every=N_ENVS * N_STEPS))
+    model.learn(UPDATES * N_ENVS * N_STEPS, callback=callbacks, log_interval=1000)
     return outcome(model, watch) if model._ranks.is_first else {}
 
 
-if __name__ == "__main__":
-    found = {name: train(name) for name in sys.argv[2:]}
+def main() -> None:
+    out = Path(sys.argv[1])
+    kept = os.environ.get("CHECKPOINTS")
+    found = {name: train(name, kept and f"{kept}/{name}") for name in sys.argv[2:]}
     if os.environ.get("RANK", "0") == "0":
-        Path(sys.argv[1]).write_text(json.dumps(found))
+        out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
