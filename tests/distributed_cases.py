@@ -35,7 +35,7 @@ from thrust_pomdp import (
 from thrust_pomdp.distributed import (
     DataParallelMaskableRecurrentPPO,
     DataParallelRecurrentPPO,
-    make_vec_env,
+    make_vec_env_share,
     share_of,
 )
 from thrust_pomdp.stateful import StatefulEnv
@@ -69,7 +69,7 @@ def make(policy: Any, env: Any, cls: Any = DataParallelRecurrentPPO, **kwargs: A
 
 def flickering(**kwargs: Any) -> Any:
     given = {"normalize": {"update": "window"}, "previous_action": True}
-    return make_vec_env("FlickeringCartPole-v0", N_ENVS, seed=3, **given | kwargs)
+    return make_vec_env_share("FlickeringCartPole-v0", N_ENVS, seed=3, **given | kwargs)
 
 
 @case
@@ -203,13 +203,12 @@ class Watch(BaseCallback):
     def set_state(self, state: Any) -> None:
         self.logged = state["logged"]
 
-    def _note(self) -> None:
+    def note(self) -> dict[str, float]:
         values = self.logger.name_to_value.items()
-        self.logged.append(
-            {name: float(value) for name, value in values if not name.startswith("time/")}
-        )
+        return {name: float(value) for name, value in values if not name.startswith("time/")}
 
-    _on_rollout_end = _on_training_end = _note
+    def _on_rollout_end(self) -> None:
+        self.logged.append(self.note())
 
 
 def digest(tree: Any) -> str:
@@ -250,7 +249,7 @@ def outcome(model: Any, watch: Watch) -> dict[str, Any]:
         "episodes": digest([episodes, list(model.ep_success_buffer)]),
         "n_episodes": len(episodes),
         "logs": digest(watch.logged),
-        "last log": watch.logged[-1],
+        "last log": watch.note(),
         "counts": [model.num_timesteps, model._n_updates],
     }
 

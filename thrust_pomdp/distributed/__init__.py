@@ -10,7 +10,7 @@ from thrust_pomdp.distributed.data_parallel import (
     DataParallelMaskableRecurrentPPO,
     DataParallelRecurrentPPO,
 )
-from thrust_pomdp.distributed.envs import is_first_rank, make_vec_env, share_of
+from thrust_pomdp.distributed.envs import is_first_rank, make_vec_env_share, share_of
 from thrust_pomdp.distributed.ranks import RankError
 
 __all__ = [
@@ -18,6 +18,6 @@ __all__ = [
     "DataParallelRecurrentPPO",
     "RankError",
     "is_first_rank",
-    "make_vec_env",
+    "make_vec_env_share",
     "share_of",
 ]

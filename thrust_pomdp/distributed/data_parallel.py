@@ -47,18 +47,19 @@ class DataParallelRecurrentPPO(CollectsInBlocks, LearnsInBlocks, RecurrentPPO):
 
     ::
 
-        from thrust_pomdp.distributed import DataParallelRecurrentPPO, make_vec_env
+        from thrust_pomdp.distributed import DataParallelRecurrentPPO, make_vec_env_share
 
-        env = make_vec_env("FlickeringCartPole-v0", n_envs=64, normalize={"update": "window"})
+        options = {"update": "window"}
+        env = make_vec_env_share("FlickeringCartPole-v0", n_envs=64, normalize=options)
         model = DataParallelRecurrentPPO("MlpLstmPolicy", env, gradient_blocks=4, seed=0)
         model.learn(1_000_000)
         model.save("model")
 
-    ``make_vec_env`` makes a process's share; ``share_of(64)`` gives the numbers of its environments
-    to who makes them otherwise. Rank 0 logs, saves and evaluates: callbacks are called there alone,
-    and see its share of the environments, while counts, episodes and logs are those of all. A
-    callback that stops the training does so at the window's end. The page ``docs/distributed.md``
-    has the commands for one machine, for several, and for Slurm.
+    ``make_vec_env_share`` makes a process's share; ``share_of(64)`` gives the numbers of its
+    environments to who makes them otherwise. Rank 0 logs, saves and evaluates: callbacks are called
+    there alone, and see its share of the environments, while counts, episodes and logs are those of
+    all. A callback that stops the training does so at the window's end. The page
+    ``docs/distributed.md`` has the commands for one machine, for several, and for Slurm.
 
     In more than one block each process computes with one thread of torch's, since sums over several
     round otherwise.

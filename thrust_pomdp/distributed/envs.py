@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from thrust_pomdp.arguments import check_count
 from thrust_pomdp.distributed.ranks import rank_and_size
 from thrust_pomdp.errors import ArgumentError
-from thrust_pomdp.vec_env import make as one_process
+from thrust_pomdp.vec_env.make import make_vec_env
 
 #: For how many environments shares were asked for.
 _TOTALS: set[int] = set()
@@ -62,12 +62,12 @@ def check_share(n_envs: int, n_ranks: int) -> None:
     raise ArgumentError(
         f"env must be this process's share of the environments, got {n_envs} in each of "
         f"{n_ranks} processes, and {asked}: make them by "
-        "thrust_pomdp.distributed.make_vec_env(id, n_envs), n_envs being the number of all, or one "
-        "for each number in thrust_pomdp.distributed.share_of(n_envs)"
+        "thrust_pomdp.distributed.make_vec_env_share(id, n_envs), n_envs being the number of all, "
+        "or one for each number in thrust_pomdp.distributed.share_of(n_envs)"
     )
 
 
-def make_vec_env(
+def make_vec_env_share(
     env_id: Any, n_envs: int = 1, seed: int | None = None, start_index: int = 0, **kwargs: Any
 ) -> VecEnv:
     """Make this process's share of the environments of a training.
@@ -75,9 +75,9 @@ def make_vec_env(
     :func:`thrust_pomdp.make_vec_env` with the same arguments, ``n_envs`` being the number of all:
     environment ``i`` of all gets ``seed + i``, whichever process makes it.
 
-    >>> make_vec_env("FlickeringCartPole-v0", n_envs=4, seed=0, normalize={"update": "window"})
-    ... # doctest: +ELLIPSIS
-    <thrust_pomdp.vec_env.normalize.VecNormalizeVisible object at ...>
+    >>> env = make_vec_env_share("CartPole-v1", n_envs=4, seed=0, normalize={"update": "window"})
+    >>> env.num_envs  # in a plain process all of them
+    4
 
     :param env_id: the id, or a callable that makes an environment
     :param n_envs: the number of environments of all processes
@@ -89,4 +89,4 @@ def make_vec_env(
     share = share_of(n_envs)
     seed = None if seed is None else check_count("seed", seed, minimum=0) + share.start
     start_index = check_count("start_index", start_index, minimum=0) + share.start
-    return one_process.make_vec_env(env_id, len(share), seed, start_index, **kwargs)
+    return make_vec_env(env_id, len(share), seed, start_index, **kwargs)

@@ -65,7 +65,8 @@ class TestSums:
 
         def trained(model):
             watch = cases.Watch()
-            return model.learn(2 * STEPS, callback=watch, log_interval=1000), watch.logged
+            model.learn(2 * STEPS, callback=watch, log_interval=1000)
+            return model, [*watch.logged, watch.note()]
 
         one, logs = trained(made(RecurrentPPO))
         blocks, others = trained(made(DataParallelRecurrentPPO, gradient_blocks=n_blocks))

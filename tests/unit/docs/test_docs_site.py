@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import thrust_pomdp
-from thrust_pomdp import conformance, recurrent
+from thrust_pomdp import conformance, distributed, recurrent
 from thrust_pomdp.ppo import maskable
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +30,7 @@ PUBLIC = {
         for name in conformance.__all__
         if name not in recurrent.__all__
     },
+    **{name: f"thrust_pomdp.distributed.{name}" for name in distributed.__all__},
     "NumpyActor": "thrust_pomdp.deploy.numpy_actor.NumpyActor",
     "OnnxActor": "thrust_pomdp.deploy.onnx_actor.OnnxActor",
     **{
