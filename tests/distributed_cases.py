@@ -1,8 +1,8 @@
 """Trainings in blocks, to be done by one process and by several: the program that torchrun starts.
 
 ``python tests/distributed_cases.py OUT CASE...`` trains each case in four blocks and writes, on
-rank 0, what came of it. ``UPDATES`` in the environment says how many, and ``CHECKPOINTS`` in which
-folder they are kept to be gone on with.
+rank 0, what came of it. ``UPDATES``, ``ENVS`` and ``HIDDEN`` in the environment say how many, and
+``CHECKPOINTS`` in which folder they are kept to be gone on with.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ from thrust_pomdp.distributed import (
 from thrust_pomdp.stateful import StatefulEnv
 from thrust_pomdp.vec_env.previous import layers
 
-N_ENVS, BLOCKS, N_STEPS = 8, 4, 16
-UPDATES = int(os.environ.get("UPDATES", "3"))
+#: Small ones, unless the environment says otherwise.
+N_ENVS, HIDDEN, UPDATES = (
+    int(os.environ.get(name, given))
+    for name, given in (("ENVS", "8"), ("HIDDEN", "8"), ("UPDATES", "3"))
+)
+BLOCKS, N_STEPS = 4, 16
 
 #: Name -> what makes the model of a case; keyword arguments change its algorithm's.
 CASES: dict[str, Callable[..., DataParallelRecurrentPPO]] = {}
@@ -61,7 +65,7 @@ def make(policy: Any, env: Any, cls: Any = DataParallelRecurrentPPO, **kwargs: A
         "seed": 5,
         "gradient_blocks": BLOCKS,
         "learning_rate": 3e-3,
-        "policy_kwargs": {"lstm_hidden_size": 8},
+        "policy_kwargs": {"lstm_hidden_size": HIDDEN},
     }
     given["policy_kwargs"] |= kwargs.pop("policy_kwargs", {})
     return cls(policy, env, **given | kwargs)

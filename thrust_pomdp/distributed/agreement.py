@@ -71,11 +71,9 @@ def check_env_layers(venv: VecEnv, n_ranks: int) -> None:
     base = venv.unwrapped
     inside: Any = base.env if isinstance(base, GymnasiumVecEnv) else None
     while isinstance(inside, VectorEnv) and hasattr(inside, "env"):
-        if isinstance(inside, (gym.wrappers.vector.NormalizeObservation,
-                               gym.wrappers.vector.NormalizeReward)):  # fmt: skip
+        if isinstance(inside, gym.wrappers.vector.NormalizeReward):
             raise ArgumentError(
-                f"{type(inside).__name__} of gymnasium.wrappers.vector keeps statistics of one "
-                "process's environments: use "
-                'thrust_pomdp.VecNormalizeVisible(..., update="window")'
+                "NormalizeReward of gymnasium.wrappers.vector keeps statistics of one process's "
+                'environments: use thrust_pomdp.VecNormalizeVisible(..., update="window")'
             )
         inside = inside.env

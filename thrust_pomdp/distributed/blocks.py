@@ -39,7 +39,7 @@ class Blocks:
     @property
     def is_one(self) -> bool:
         """Whether nothing is divided."""
-        return self.n_blocks == 1
+        return self.n_blocks == self.n_ranks == 1
 
     @property
     def n_own(self) -> int:

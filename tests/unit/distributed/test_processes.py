@@ -103,6 +103,17 @@ class TestTheSameBits:
             found.append(json.loads((tmp_path / f"{n}.json").read_text()))
         assert differences(*found) == []
 
+    @distributed
+    @pytest.mark.parametrize("numba", ["0", "1"])
+    def test_a_hundred_updates(self, numba, tmp_path):
+        """64 units, 16 environments: 1, 2 and 4 processes, LSTM and GRU, both ways to compute."""
+        told = {"UPDATES": "100", "HIDDEN": "64", "ENVS": "16", "NUMBA_DISABLE_JIT": numba}
+        found = []
+        for n in (0, 2, 4):
+            done(torchrun(n, PROGRAM, str(tmp_path / f"{n}.json"), "lstm", "gru", **told), 900)
+            found.append(json.loads((tmp_path / f"{n}.json").read_text()))
+        assert differences(found[0], found[1]) == differences(found[0], found[2]) == []
+
 
 class TestFaults:
     """What goes wrong in one process ends all, with an error that names it."""
