@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -32,6 +32,9 @@ _LOOK_SECONDS = 0.5
 
 #: Seconds that survivors of a broken connection have to say so.
 _SURVIVE_SECONDS = 5.0
+
+#: Set to something for processes that end with the one that started them, as torchrun's do.
+WATCHED = "THRUST_POMDP_ENDS_WITH_PARENT"
 
 #: What a sign of life begins with where its process has failed, or lost its connections.
 _FAILED, _LOST = "failed: ", "lost: "
@@ -147,21 +150,16 @@ class Ranks:
         try:
             self._store.set(f"meeting {number} of {self.rank}", "here")
             keys = [f"meeting {number} of {rank}" for rank in self.others]
-            while not self._have_come(keys):
-                self._next_look = 0.0
+            # The store has a wait() of its own, which writes a warning each time it gives up.
+            while not self._store.check(keys):
                 self.beat()
+                waited = time.perf_counter() - began
+                time.sleep(min(max(waited / 20, 1e-4), 0.02))
             if number > 1:  # all have left it, since they came to the next one
                 self._store.delete_key(f"meeting {number - 2} of {self.rank}")
         except dist.DistError as error:
             raise self._without_store(error) from error
         self.seconds += time.perf_counter() - began
-
-    def _have_come(self, keys: Sequence[str]) -> bool:
-        try:
-            self._store.wait(keys, timedelta(seconds=_LOOK_SECONDS))
-        except dist.DistStoreError:
-            return bool(self._store.check(keys))
-        return True
 
     def gather(self, tensor: th.Tensor) -> list[th.Tensor]:
         """Return the tensors of all processes, which are of one shape, in their order.
@@ -288,6 +286,12 @@ class Ranks:
         )
 
 
+def leave() -> None:
+    """End this process's connections, so that it may join others."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def _brief(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     return text[:300]
@@ -299,7 +303,7 @@ _watching = False
 def watch_launcher() -> None:
     """End this process when the launcher that started it is gone, however that ended."""
     global _watching
-    if _watching or "TORCHELASTIC_RUN_ID" not in os.environ:
+    if _watching or os.environ.keys().isdisjoint({"TORCHELASTIC_RUN_ID", WATCHED}):
         return
     _watching = True
     launcher = os.getppid()

@@ -92,6 +92,11 @@ class Arm:
     actions: tuple[type[spaces.Space[Any]], ...] = _ACTIONS
 
     @property
+    def trains_in_ranks(self) -> bool:
+        """Whether several processes can train it together."""
+        return self.algorithm == _OURS
+
+    @property
     def is_users(self) -> bool:
         """Whether the user brought it."""
         return self.keys is None

@@ -35,6 +35,8 @@ class RunSpec:
     :param hyperparams: a recipe, as the recipe files have it, in place of the arm's own
     :param state_env: id of an environment that shows the state itself, for arms that act by it;
         None where the environment tells it
+    :param ranks: processes that train it together, in as many blocks of environments, on which
+        the result depends; for arms of this package's ``RecurrentPPO``
     :param label: appended to the name, where one folder holds runs of several environments
     """
 
@@ -48,6 +50,7 @@ class RunSpec:
     evaluations: int = 0
     hyperparams: dict[str, Any] | None = None
     label: str = ""
+    ranks: int = 1
     state_env: str | None = None
 
     @property

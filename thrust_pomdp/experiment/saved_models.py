@@ -18,6 +18,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from thrust_pomdp.array_files import SafeFileError, is_safe_file
 from thrust_pomdp.deploy.observation_layers import load_normalizer
+from thrust_pomdp.distributed.data_parallel import (
+    DataParallelMaskableRecurrentPPO,
+    DataParallelRecurrentPPO,
+)
 from thrust_pomdp.experiment.folder import (
     MODEL,
     NORMALIZER,
@@ -35,6 +39,8 @@ from thrust_pomdp.vec_env.normalizer_files import write_normalizer
 
 #: Name in a file -> algorithm.
 _ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
+    "DataParallelMaskableRecurrentPPO": DataParallelMaskableRecurrentPPO,
+    "DataParallelRecurrentPPO": DataParallelRecurrentPPO,
     "MaskableRecurrentPPO": MaskableRecurrentPPO,
     "PPO": PPO,
     "RecurrentPPO": RecurrentPPO,

@@ -31,6 +31,7 @@ from thrust_pomdp.experiment.recipes import Recipe, why_general
 from thrust_pomdp.experiment.runs import CURVE_EPISODES, PERIODIC_EPISODES, RunResult, RunSpec
 from thrust_pomdp.experiment.saved_models import files_of, files_of_normalizer
 from thrust_pomdp.experiment.stopwatch import Stopwatch
+from thrust_pomdp.experiment.together import OtherRanks, in_blocks
 from thrust_pomdp.experiment.vec_envs import (
     VecScaleReward,
     copy_statistics,
@@ -86,11 +87,13 @@ def make_model(spec: RunSpec, env: VecEnv, tensorboard_log: str | None = None) -
         model.tensorboard_log = model.tensorboard_log or tensorboard_log
         return model
     policy = recipe.policy or _policy_name(arm, env.observation_space)
+    factory, of_blocks = in_blocks(spec, factory)
     try:
         made: BaseAlgorithm = factory(
             policy,
             env,
             **arguments,
+            **of_blocks,
             seed=spec.training_seed,
             device="cpu",
             stats_window_size=CURVE_EPISODES,
@@ -218,8 +221,13 @@ class Training:
         self.report = report
         self.evaluated = evaluated
         self.checkpoints = checkpoints
-        self.env = make_training_env(spec)
-        self.model = make_model(spec, self.env, tensorboard_log)
+        self._others = OtherRanks(spec, checkpoints)
+        try:
+            self.env = make_training_env(spec)
+            self.model = make_model(spec, self.env, tensorboard_log)
+        except BaseException:
+            self._others.close()
+            raise
 
     def run(self) -> RunResult:
         """Train and evaluate."""
@@ -231,9 +239,12 @@ class Training:
         if spec.recipe.average_last is not None:  # the last evaluation sees the mean
             callbacks.insert(0, AverageWeights(spec.recipe.average_last))
         callbacks += self._checkpoint()
-        with stopwatch.running():
-            model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
-            seconds = stopwatch.seconds
+        try:
+            with stopwatch.running():
+                model.learn(spec.total_timesteps, callback=callbacks, tb_log_name=spec.name)
+                seconds = stopwatch.seconds
+        finally:
+            self._others.close()
         self.env.close()
         final = curve.curve[-1][1] if curve.curve else math.nan
         return RunResult(
@@ -250,6 +261,12 @@ class Training:
             provenance=self._provenance(),
             half_life=self._half_life(),
         )
+
+    def train_along(self) -> None:
+        """Train as one of several processes that is not the one that evaluates."""
+        spec = self.spec
+        self.model.learn(spec.total_timesteps, callback=self._checkpoint(), tb_log_name=spec.name)
+        self.env.close()
 
     def _half_life(self) -> float | None:
         """Return how long one wrong frame disturbs the memory of an arm that has one."""

@@ -18,6 +18,7 @@ from thrust_pomdp.envs import registration
 from thrust_pomdp.experiment.arms import find_arm, state_kwargs
 from thrust_pomdp.experiment.recipes import Recipe
 from thrust_pomdp.experiment.runs import RunSpec
+from thrust_pomdp.experiment.together import envs_of
 from thrust_pomdp.vec_env.layer import VecLayer
 from thrust_pomdp.vec_env.make import layered, make_vec_env
 from thrust_pomdp.vec_env.normalize import VecNormalizeVisible, normalizer_options
@@ -87,10 +88,12 @@ def _unchanged(wrapper: VecEnvWrapper) -> None:
 def make_training_env(spec: RunSpec) -> VecScaleReward:
     """Make the environments that a run trains on."""
     recipe, privileged = spec.recipe, find_arm(spec.arm).privileged
-    venv = _make(spec, recipe.n_envs, spec.training_seed, tells_state=privileged)
+    n_envs, seed = envs_of(spec)
+    update = "step" if spec.ranks == 1 else "window"
+    venv = _make(spec, n_envs, seed, tells_state=privileged)
     # The normaliser sits directly around the environments, where it finds their flags at once.
-    venv = _seen(_normalized(venv, recipe), recipe)
-    venv = VecPrivilegedInfo(venv) if privileged else venv
+    venv = _seen(_normalized(venv, recipe, update), recipe)
+    venv = VecPrivilegedInfo(venv, update=update) if privileged else venv
     return VecScaleReward(venv, recipe.reward_scale)
 
 
@@ -164,12 +167,15 @@ def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
     return layered(venv, previous_action=recipe.previous_action, frame_stack=recipe.frame_stack)
 
 
-def _normalized(venv: VecEnv, recipe: Recipe) -> VecEnv:
-    """Normalise as the recipe says, as far as the observations can be."""
+def _normalized(venv: VecEnv, recipe: Recipe, update: str) -> VecEnv:
+    """Normalise as the recipe says, as far as the observations can be.
+
+    :param update: when statistics take in what is met
+    """
     if recipe.normalize is None:
         return venv
     gamma = recipe.hyperparameters.get("gamma", 0.99)
-    options = {"gamma": gamma, **recipe.normalize}
+    options = {"gamma": gamma, **recipe.normalize, "update": update}
     normalizer = VecNormalizeVisible(venv, **normalizer_options(venv.observation_space, options))
     # The replay buffer of an off-policy arm keeps frames without flags: zeros are the best guess.
     normalizer.warned_of_guess = True

@@ -188,7 +188,7 @@ class TestFaults:
             begun += "begins" in process.stdout.readline()
         time.sleep(1)
         os.kill(process.pid, number)
-        process.wait(timeout=60)
+        process.communicate(timeout=60)
         wait_for_all(process.pid)
 
 

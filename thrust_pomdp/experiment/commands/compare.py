@@ -32,6 +32,13 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     made = options.make_parser(__doc__, "compare", parents=[training_parser()])
     options.add_verdict_options(made)
+    made.add_argument(
+        "--ranks",
+        type=options.positive,
+        default=1,
+        help="processes that train each run of a RecurrentPPO together, in as many blocks of "
+        "environments; without --jobs so many fewer runs at the same time (%(default)s)",
+    )
     return made
 
 
@@ -76,6 +83,7 @@ def training_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--tensorboard", action="store_true", help="write TensorBoard logs")
     options.add_running_options(made)
+    made.set_defaults(ranks=1)
     made.add_argument("--out", type=Path, required=True, help="folder of the results")
     return made
 
@@ -86,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     args.arms = list(dict.fromkeys(args.arms))
     options.apply_kept_terms(args)
+    _check_ranks(args)
     options.check_extra("compare", "filelock", "jinja2", "matplotlib", "tqdm", "yaml")
     if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard")
@@ -111,6 +120,10 @@ def announce(args: argparse.Namespace) -> None:
     arms, seeds = len(args.arms), args.seeds
     say(f"{args.env}: {format_count(arms, 'arm')}, {format_count(seeds, 'seed')} each, "
         f"{args.jobs} at the same time, into {args.out}")  # fmt: skip
+    alone = [arm for arm in args.arms if not find_arm(arm).trains_in_ranks]
+    if args.ranks > 1:
+        say(f"{args.ranks} processes train each run"
+            + (f", one process those of {', '.join(alone)}." if alone else "."))  # fmt: skip
     for line in (*options.notes_on_general_recipes(args), *options.notes_on_unmatched_keys(args)):
         say(line)
     if seeds < MIN_RUNS:
@@ -165,10 +178,30 @@ def run_specs(args: argparse.Namespace) -> list[RunSpec]:
             evaluations=args.evaluations,
             hyperparams=recipes[arm],
             state_env=args.state_env,
+            ranks=args.ranks if find_arm(arm).trains_in_ranks else 1,
         )
         for seed in range(args.seeds)
         for arm in args.arms
     ]
+
+
+def _check_ranks(args: argparse.Namespace) -> None:
+    """Refuse ranks that cannot be, and let there be no more processes than cores.
+
+    :raises ValueError: naming the arm
+    """
+    if args.ranks == 1:
+        return
+    if args.engine != "local":
+        raise ValueError("--ranks starts processes on this machine: it needs --engine local")
+    for spec in run_specs(args):
+        if spec.recipe.n_envs % spec.ranks:
+            raise ValueError(
+                f"--ranks must divide n_envs of each recipe, {spec.recipe.n_envs} for {spec.arm}, "
+                f"got {spec.ranks}"
+            )
+    if args.jobs == options.cpus():
+        args.jobs = max(1, args.jobs // args.ranks)
 
 
 def _try_to_report(results: Sequence[RunResult], args: argparse.Namespace) -> bool:
