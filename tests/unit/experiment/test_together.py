@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
+import torch as th
 
 from thrust_pomdp import __main__ as program
 from thrust_pomdp.experiment import training
@@ -74,7 +76,10 @@ class TestRuns:
         other = alone.run()
         for name in ("curve", "deterministic", "stochastic", "timesteps", "final", "half_life"):
             assert getattr(found, name) == getattr(other, name)
-        assert together.files() == alone.files()
+        mine, others = (one.model.policy.state_dict() for one in (together, alone))
+        assert all(th.equal(mine[name], others[name]) for name in mine)
+        mine, others = (one.model.get_vec_normalize_env() for one in (together, alone))
+        assert np.array_equal(mine.obs_rms.mean, others.obs_rms.mean)
         path = tmp_path / f"model{MODEL}"
         path.write_bytes(together.files()[MODEL])
         assert load_safe_model(path).gradient_blocks == 2
