@@ -36,7 +36,7 @@ class Wrong(VecEnvWrapper):
         if self.left == -1:
             fail(self.fault)
         if self.fault == "slow":
-            time.sleep(0.3)
+            time.sleep(0.8)
         return self.venv.step_wait()
 
 
@@ -53,8 +53,8 @@ class Evaluates(BaseCallback):
     """Takes long, and acts meanwhile, as evaluations do."""
 
     def _on_rollout_end(self) -> None:
-        for _ in range(20):
-            time.sleep(0.3)
+        for _ in range(30):
+            time.sleep(0.4)
             self.model.predict(self.model._last_obs)
 
     def _on_step(self) -> bool:
@@ -85,7 +85,7 @@ def main(fault: str, rank: int, window: int, timeout: float) -> None:
 
         LearnsInBlocks._losses = losses
     callback = Evaluates() if fault == "evaluates" else None
-    updates = 3 if fault in ("slow", "evaluates") else 10_000
+    updates = 2 if fault in ("slow", "evaluates") else 10_000
     print(f"rank {me} begins", flush=True)
     model.learn(updates * cases.N_ENVS * cases.N_STEPS, callback=callback)
     print(f"rank {me} is done", flush=True)

@@ -78,7 +78,7 @@ class Ranks:
         self._device_group: Any = None
         self._store: Any = None
         self._n_beats = self._n_meetings = 0
-        self._next_look = 0.0
+        self._next_look = self._last_look = 0.0
         #: Of each process its latest sign of life, and when it was new here.
         self._seen: dict[int, tuple[str, float]] = {}
         #: Bytes that this process has received from others, and seconds it has waited for them.
@@ -111,6 +111,8 @@ class Ranks:
             self.meet()
         except BaseException as error:
             self._tell(f"{_LOST if isinstance(error, RankError) else _FAILED}{_brief(error)}")
+            if self.is_first and isinstance(error, Exception):
+                self._wait_for_farewells()
             raise
 
     def _begin(self) -> None:
@@ -134,7 +136,7 @@ class Ranks:
                 error
             )
         now = time.monotonic()
-        self._seen = dict.fromkeys(self.others, ("", now))
+        self._seen, self._last_look = dict.fromkeys(self.others, ("", now)), now
 
     # ---------------------------------------------------------------------------- exchange
 
@@ -225,12 +227,17 @@ class Ranks:
         except dist.DistError as error:
             raise self._without_store(error) from error
         now = time.monotonic()
+        # While nobody looked, as at a compilation, nobody's sign could be seen to be new.
+        unseen = max(now - self._last_look - 2 * _LOOK_SECONDS, 0.0)
+        self._last_look = now
         for rank, sign in signs.items():
             if sign.startswith((_FAILED, _LOST)):
                 raise RankError(f"rank {rank} has {sign}")
             if self._seen.get(rank, ("", 0.0))[0] != sign:
                 self._seen[rank] = sign, now
-            elif now - self._seen[rank][1] > self.timeout:
+                continue
+            self._seen[rank] = sign, self._seen[rank][1] + unseen
+            if now - self._seen[rank][1] > self.timeout:
                 raise RankError(
                     f"rank {rank} is dead or hangs: no sign of life for {self.timeout:g} seconds "
                     "(timeout). It gives one between two steps of its environments; if one step or "
@@ -245,6 +252,15 @@ class Ranks:
         if self._store is not None:
             with suppress(RuntimeError):  # the store may be what is gone
                 self._store.set(f"sign of {self.rank}", sign)
+
+    def _wait_for_farewells(self) -> None:
+        """Let the others find out who is gone, since the store may end with this process."""
+        end = time.monotonic() + _SURVIVE_SECONDS
+        with suppress(RuntimeError):
+            while time.monotonic() < end:
+                if all(sign.startswith((_FAILED, _LOST)) for sign in self._signs().values()):
+                    return
+                time.sleep(0.1)
 
     def _signs(self) -> dict[int, str]:
         keys = [f"sign of {rank}" for rank in self.others]

@@ -169,13 +169,13 @@ class TestFaults:
                 assert "RankError" in said or "ArgumentError" in said
                 assert message in said or "rank 1" in said or "lost" in said, said
         assert message in found[0][1]
-        assert seconds < 5 + 10
+        assert seconds < 5 + 15  # the timeout, and what Python takes to end on a busy machine
 
     @distributed
     @pytest.mark.parametrize("fault", ["slow", "evaluates"])
     def test_who_is_slow_is_not_dead(self, fault):
-        """Windows of 5 s and evaluations of 6 s, against a timeout of 2 s."""
-        for code, said in self.run(fault, timeout="2")[0]:
+        """Windows of 13 s and evaluations of 12 s, against a timeout of 8 s."""
+        for code, said in self.run(fault, timeout="8")[0]:
             assert code == 0, said
 
     @distributed
