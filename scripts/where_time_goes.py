@@ -3,23 +3,29 @@
     python scripts/where_time_goes.py
 
 Each part of training is timed by itself on one minibatch, and each part of collecting inside real
-rollouts, on one thread; medians. What is not listed is the difference to the whole. Collecting is
-shown twice: a window as it is where nobody looks at single steps, and one whose steps a callback
-looks at.
+rollouts, on one thread; medians. What is not listed is the difference to the whole. Where a
+minibatch is one compiled call, that call is listed, and below it what torch's operations around the
+compiled layers would take. The products of the LSTM are timed beside dense products of the same
+sizes by torch's and NumPy's libraries. Collecting is shown twice: a window as it is where nobody
+looks at single steps, and one whose steps a callback looks at.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch as th
 from benchmark_contenders import SETTINGS, Setting, make_model, one_window
 from stable_baselines3.common.callbacks import BaseCallback
 
 from thrust_pomdp.experiment.commands.options import make_parser
+from thrust_pomdp.ppo.compiled_minibatch import CompiledMinibatch, Numbers
 from thrust_pomdp.ppo.losses import ppo_losses
 from thrust_pomdp.ppo.prepared_step import WatchedStep
 from thrust_pomdp.ppo.unseen_gate import loops
@@ -65,8 +71,14 @@ def training_parts(model: Any) -> Iterator[tuple[str, float]]:
         policy.optimizer.zero_grad()
         ppo_losses(policy, batch, **coefficients).loss.backward()
 
+    calls: dict[str, Callable[[], Any]] = {}
+    if model.against_compiled_minibatch() is None:
+        numbers = Numbers(**coefficients, max_grad_norm=0.5, target_kl=None)
+        compiled = CompiledMinibatch(policy)
+        calls["compiled"] = lambda: compiled.train(batch, numbers)
     ms = medians_ms(
         {
+            **calls,
             "forward": lambda: layers(False),
             "both": lambda: layers(True),
             "everything": loss,
@@ -75,12 +87,53 @@ def training_parts(model: Any) -> Iterator[tuple[str, float]]:
             "minibatches": lambda: list(buffer.to_minibatches(n_sequences)),
         }
     )
+    if "compiled" in ms:
+        yield "all of it in one compiled call; torch's parts would take:", ms["compiled"]
     yield "LSTM, forward", ms["forward"]
     yield "LSTM, backward", ms["both"] - ms["forward"]
     yield "heads and loss, forward and backward", ms["everything"] - ms["both"]
     yield "clipping gradients", ms["clip"]
     yield "Adam", ms["adam"]
     yield "taking the minibatch from the buffer", ms["minibatches"] / n_minibatches
+
+
+def products(setting: Setting, n_features: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """GFLOP/s of the LSTM's products, by whom: the best of many, since others share the core."""
+    kernels = load_kernels()
+    if kernels is None:
+        return
+    hidden, n_seq = setting.hidden, setting.sequences
+    n_inputs, n_gates = n_features + hidden, 4 * hidden
+    sizes = {
+        "a step forward": (n_seq, n_inputs, n_gates),
+        "a step back": (n_seq, n_gates, hidden),
+        "the weights' gradient": (n_inputs, n_seq * setting.n_steps, n_gates),
+    }
+    for name, (rows, terms, outputs) in sizes.items():
+        rng = np.random.default_rng(0)
+        left, right = rng.random((rows, terms), "f"), rng.random((terms, outputs), "f")
+        out = np.zeros((rows, outputs), dtype=np.float32)
+        tensors = tuple(map(th.from_numpy, (left, right, out)))
+        if name == "the weights' gradient":
+            turned = np.ascontiguousarray(left.T)
+            ours = functools.partial(kernels.add_outer, turned, right, out)
+        else:
+            panels = kernels.panels(terms, 1, outputs)
+            kernels.pack(np.ascontiguousarray(right.T), 1, 0, panels)
+            ours = functools.partial(kernels.add_product, left, panels, 0, out)
+        calls = {
+            "compiled": ours,
+            "torch": functools.partial(th.mm, *tensors[:2], out=tensors[2]),
+            "NumPy": functools.partial(np.matmul, left, right, out=out),
+        }
+        seconds = {who: best(call) for who, call in calls.items()}
+        yield name, {who: 2e-9 * rows * terms * outputs / s for who, s in seconds.items()}
+
+
+def best(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of many calls."""
+    call()
+    return min(timeit.repeat(call, number=10, repeat=REPEATS)) / 10
 
 
 def collecting_parts(model: Any) -> dict[str, float]:
@@ -146,6 +199,9 @@ def report(setting: Setting, length: int) -> None:
     print(f"  a minibatch, of {n_minibatches} an update: {train / n_minibatches:.2f} ms")
     for name, ms in training_parts(model):
         print(f"    {ms:6.2f} ms  {name}")
+    for name, rates in products(setting, model.policy.lstm_actor.input_size):
+        told = ", ".join(f"{who} {rate:.0f}" for who, rate in rates.items())
+        print(f"    GFLOP/s of {name}: {told}")
     print(f"  a window of {setting.n_steps} steps that nobody looks at: {collect / 1e3:.2f} ms")
     print(f"    {unseen_ms(model):6.2f} ms  steps taken at once")
     model.benchmark_callback = Looks()

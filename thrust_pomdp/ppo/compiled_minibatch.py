@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ _METHODS = (
 
 #: Methods of training that are called by what is never stood in for.
 _CALLED = (
-    "_sequences_per_minibatch", "_minibatches", "_log_training", "_explained_variance", "train",
+    "_sequences_per_minibatch", "_log_training", "_explained_variance", "train",
     "_update",
 )  # fmt: skip
 
@@ -221,9 +222,14 @@ class _Arena:
         self.used = 0
         self._base = 0
 
-    def allocate(self) -> None:
-        """Take the memory for all that was laid out, and begin anew."""
-        self._memory = np.empty(self.used + _PANEL, dtype=np.float32)
+    def allocate(self, kept: list[Any]) -> None:
+        """Take the memory for all that was laid out, and begin anew.
+
+        :param kept: memory of earlier arenas, which is used again where it is large enough
+        """
+        if not kept or len(kept[0]) < self.used + _PANEL:
+            kept[:] = [np.empty(self.used + _PANEL, dtype=np.float32)]
+        self._memory = kept[0]
         self._base = -(-self._memory.ctypes.data // 64) * 64
         self.used = 0
 
@@ -236,6 +242,10 @@ class _Arena:
 
 def _padded(n: int) -> int:
     return -(-n // _PANEL) * _PANEL
+
+
+#: Of each policy, the memory of its last minibatches, since new memory is slow at first.
+_MEMORY: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 
 
 class Numbers(NamedTuple):
@@ -271,13 +281,14 @@ class CompiledMinibatch:
 
     def _parameter_table(self) -> Any:
         state = self._policy.optimizer.state
+        #: What lies at the addresses, so that nobody can free it.
+        self._held: list[th.Tensor] = []
         rows = []
         for parameter in self._group["params"]:
-            grad = parameter.grad
-            assert grad is not None
             kept = (state[parameter][name] for name in _STATE)
-            places = [part.data_ptr() for part in (parameter, grad, *kept)]
-            rows.append([parameter.numel(), *places])
+            parts = [parameter.detach(), parameter.grad, *kept]
+            rows.append([parameter.numel(), *(part.data_ptr() for part in parts)])
+            self._held += parts
         return np.array(rows, dtype=np.int64)
 
     def train(self, batch: SequenceBatch, numbers: Numbers) -> Losses:
@@ -354,7 +365,7 @@ class CompiledMinibatch:
         if (n_seq, n_steps) not in self._tables:
             arena = _Arena()
             self._lay_out(arena, n_seq, n_steps)
-            arena.allocate()
+            arena.allocate(_MEMORY.setdefault(self._policy, []))
             self._tables[n_seq, n_steps] = (*self._lay_out(arena, n_seq, n_steps), arena)
         return self._tables[n_seq, n_steps][:-1]
 
