@@ -147,8 +147,12 @@ def read_grids() -> dict[str, PlayedGrid]:
 
 def signature(spec: Mapping[str, Any]) -> str:
     """Return a short hash of what is trained: environment, budget and recipe of a run."""
-    names = ("env_id", "env_kwargs", "n_timesteps", "hyperparams")
-    text = json.dumps({name: spec[name] for name in names}, sort_keys=True, default=str)
+    names = ("env_id", "env_kwargs", "n_timesteps")
+    recipe = dict(spec["hyperparams"])
+    if recipe.get("average_last") is None:  # as it was before there was such a key
+        recipe.pop("average_last", None)
+    told = {**{name: spec[name] for name in names}, "hyperparams": recipe}
+    text = json.dumps(told, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
