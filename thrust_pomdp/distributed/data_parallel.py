@@ -22,10 +22,15 @@ from thrust_pomdp.distributed.checkpoints import ManyProcesses
 from thrust_pomdp.distributed.envs import check_share
 from thrust_pomdp.distributed.ranks import Ranks, rank_and_size
 from thrust_pomdp.errors import ArgumentError
+from thrust_pomdp.ppo.code_between_steps import against_model
+from thrust_pomdp.ppo.collecting import STEP_METHODS
+from thrust_pomdp.ppo.compiled_minibatch import against_minibatch
 from thrust_pomdp.ppo.maskable.masks import Masks
 from thrust_pomdp.ppo.maskable.ppo import MaskableRecurrentPPO
 from thrust_pomdp.ppo.recurrent_ppo import RecurrentPPO
 from thrust_pomdp.ppo.resumable_learning import find_taking_up
+from thrust_pomdp.ppo.training import TrainsOnWindows
+from thrust_pomdp.unmodified_classes import against_methods, remember
 
 #: What a file of a model does not hold.
 _OF_PROCESSES = (
@@ -34,6 +39,7 @@ _OF_PROCESSES = (
 )
 
 
+@remember
 class DataParallelRecurrentPPO(CollectsInBlocks, LearnsInBlocks, RecurrentPPO):
     """:class:`~thrust_pomdp.ppo.recurrent_ppo.RecurrentPPO` on the environments of many processes.
 
@@ -192,6 +198,29 @@ class DataParallelRecurrentPPO(CollectsInBlocks, LearnsInBlocks, RecurrentPPO):
         """Act, as ``RecurrentPPO.predict`` does."""
         self._ranks.beat()
         return super().predict(*args, **kwargs)
+
+    # In one block methods do what RecurrentPPO's do: what stands in for those may do so here.
+
+    def _against_unseen_steps(self) -> str | None:
+        return (
+            self._against_one_block()
+            or against_methods(self, STEP_METHODS, DataParallelRecurrentPPO)
+            or against_model(self)
+        )
+
+    def against_compiled_minibatch(self) -> str | None:
+        """Say why minibatches are trained on by torch's operations; None where compiled."""
+        return self._against_one_block() or against_minibatch(
+            self, TrainsOnWindows, DataParallelRecurrentPPO
+        )
+
+    def _against_one_block(self) -> str | None:
+        if not self._blocks.is_one:
+            return "environments are divided into blocks"
+        # Another class may have put its methods between these and RecurrentPPO's.
+        if type(self) is not DataParallelRecurrentPPO:
+            return f"{type(self).__name__} is derived from DataParallelRecurrentPPO"
+        return None
 
     # ------------------------------------------------------------------------------- rank 0
 

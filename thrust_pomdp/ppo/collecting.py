@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,9 @@ from thrust_pomdp.vec_env.step_infos import StepInfos
 from thrust_pomdp.vec_env.window_statistics import end_windows
 
 #: Methods of a step that a subclass may override.
-_HOOKS = (
+STEP_METHODS = (
     *("collect_rollouts", "_make_step", "_tell_more", "_update_info_buffer", "_actions_for_env"),
-    *("_envs_of_training", "_bootstrap_truncated", "_values", "_as_tensors", "_as_floats"),
+    *("_n_envs_of_training", "_bootstrap_truncated", "_values", "_as_tensors", "_as_floats"),
     "_reset_matrices",
 )
 
@@ -58,9 +57,9 @@ class CollectsWindows(OnPolicyAlgorithm):
     #: What acts in the present window.
     _acting_step: Step | None = None
 
-    @abstractmethod
     def _n_envs_of_training(self) -> int:
         """Return how many environments are trained in, those of other processes included."""
+        return int(self.n_envs)
 
     def collect_rollouts(
         self,
@@ -193,7 +192,7 @@ class CollectsWindows(OnPolicyAlgorithm):
 
     def _against_unseen_steps(self) -> str | None:
         """Say whose code runs at each step, callbacks, policy and environments apart."""
-        return against_methods(self, _HOOKS, CollectsWindows) or against_model(self)
+        return against_methods(self, STEP_METHODS, CollectsWindows) or against_model(self)
 
     def _next_step(self, env: VecEnv, rollout_buffer: Any) -> Step:
         """Return what acts from here on."""

@@ -69,11 +69,12 @@ def _written(cls: type) -> list[Any]:
 _ADAM = _written(th.optim.Adam)
 
 
-def against_minibatch(model: Any, trains: type) -> str | None:
+def against_minibatch(model: Any, trains: type, written: type | None = None) -> str | None:
     """Say why a minibatch is not one compiled call.
 
     :param model: that trains
     :param trains: the class whose methods say what a minibatch is
+    :param written: a class derived from it whose methods do the same
     """
     policy: RecurrentActorCriticPolicy = model.policy
     names = [name for name, part in vars(trains).items() if callable(part) and name not in _CALLED]
@@ -83,7 +84,7 @@ def against_minibatch(model: Any, trains: type) -> str | None:
     if not th.is_grad_enabled() or th.is_anomaly_enabled():
         return "torch records no gradients, or looks for anomalies"
     return (
-        gate.against_methods(model, names, trains)
+        gate.against_methods(model, names, written or trains)
         or against_step(policy)
         or _against_policy(policy)
         or _against_optimizer(policy)

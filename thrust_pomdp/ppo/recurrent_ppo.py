@@ -305,10 +305,6 @@ class RecurrentPPO(CollectsWindows, TrainsOnWindows, LearnsResumably, SavesModel
         n_seq = self._n_envs_of_training() * (self.n_steps // length)
         return minibatch_sizes(self.batch_size, length, n_seq)
 
-    def _n_envs_of_training(self) -> int:
-        """Return how many environments are trained in, those of other processes included."""
-        return int(self.n_envs)
-
     def _warn_if_batch_size_is_not_served(self) -> None:
         """Warn where minibatches, or sequences, are not nearly what was asked for."""
         if self.envs_per_minibatch is not None or self.batch_size is None:

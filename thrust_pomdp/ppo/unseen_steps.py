@@ -123,7 +123,7 @@ class UnseenSteps:
         model._last_obs, model._last_episode_starts = window.last_obs, window.last_starts
         model._last_lstm_states = compiled.states_of(states)
         model._action_noise.advance(taken)
-        model.num_timesteps += taken * model._envs_of_training(self._env)
+        model.num_timesteps += taken * model._n_envs_of_training()
         count_unseen(self._callback, taken, n_envs, n_ended)
         lengths, returns = window.ended[:n_ended, 1].tolist(), window.returns[:n_ended].tolist()
         for length, total in zip(lengths, returns, strict=True):

@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from thrust_pomdp import RecurrentPPO, RecurrentRolloutBuffer, make_vec_env
 from thrust_pomdp.distributed import DataParallelRecurrentPPO
 from thrust_pomdp.ppo.maskable import MaskableRecurrentPPO
+from thrust_pomdp.recurrent.compiled import load_kernels
 
 STEPS = cases.N_ENVS * cases.N_STEPS
 
@@ -42,6 +43,21 @@ class TestOneBlock:
             else:
                 mine, others = mine(), others()
             assert digest(mine) == digest(others)
+
+    @pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
+    def test_what_is_fast_there_is_fast_here(self):
+        one, two = (CASES["lstm"](gradient_blocks=n) for n in (1, 2))
+        assert one.against_compiled_minibatch() is None
+        assert one._against_unseen_steps() is None
+        for reason in (two.against_compiled_minibatch(), two._against_unseen_steps()):
+            assert reason == "environments are divided into blocks"
+
+        class Mine(DataParallelRecurrentPPO):
+            def _losses(self, *args):
+                return super()._losses(*args)
+
+        mine = make("MlpLstmPolicy", flickering(), Mine, gradient_blocks=1)
+        assert "Mine is derived from" in mine.against_compiled_minibatch()
 
     def test_is_the_default(self):
         assert DataParallelRecurrentPPO("MlpLstmPolicy", flickering()).gradient_blocks == 1
