@@ -97,6 +97,8 @@ def _against_normaliser(layer: VecNormalizeVisible | None, vector: Any) -> str |
         reason = against_object(thing, cls)
         if reason is not None:
             return reason
+    if layer.update != "step":
+        return "statistics take windows in at their end"
     if not layer.norm_obs:
         return None
     statistics: Any = layer.obs_rms

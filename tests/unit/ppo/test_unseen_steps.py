@@ -553,6 +553,8 @@ class TestReasons:
         inside = make_env(normalize=False, previous=False)
         assert "OwnWrapper" in str(self.reason(OwnWrapper(inside)))
         assert "OwnNormaliser" in str(self.reason(OwnNormaliser(inside)))
+        late = VecNormalizeVisible(inside, update="window")
+        assert "at their end" in str(self.reason(late))
         assert "TMazeVectorEnv" in str(self.reason(make_vec_env("TMaze-v0", 2)))
         assert "GRU" in str(self.reason(make_env(), policy_kwargs={"rnn_class": nn.GRU}))
         assert "2 layers" in str(self.reason(make_env(), policy_kwargs={"n_lstm_layers": 2}))
