@@ -39,7 +39,7 @@ class OtherRanks:
             return
         told = {"WORLD_SIZE": str(spec.ranks), "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(_free_port())}  # fmt: skip
-        command = [sys.executable, "-m", "thrust_pomdp.experiment.together"]
+        command = [sys.executable, "-m", "thrust_pomdp.experiment.other_rank"]
         for rank in range(1, spec.ranks):
             env = {**os.environ, **told, "RANK": str(rank), "LOCAL_RANK": str(rank), WATCHED: "1"}
             process = subprocess.Popen(command, stdin=subprocess.PIPE, env=env)
@@ -86,16 +86,3 @@ def _free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
-
-
-def main() -> None:
-    """Train as one of the others."""
-    from thrust_pomdp.experiment.training import Training
-
-    # Written by rank 0, which has started this process.
-    spec, checkpoints = pickle.load(sys.stdin.buffer)
-    Training(spec, checkpoints=checkpoints).train_along()
-
-
-if __name__ == "__main__":
-    main()
