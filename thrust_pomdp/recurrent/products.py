@@ -25,6 +25,7 @@ __all__ = [
 
 _four, _three, _two, _one = (product_block(n_rows, 1) for n_rows in (4, 3, 2, 1))
 _four_2, _three_2, _two_2, _one_2 = (product_block(n_rows, 2) for n_rows in (4, 3, 2, 1))
+_four_4, _three_4, _two_4, _one_4 = (product_block(n_rows, 4) for n_rows in (4, 3, 2, 1))
 
 #: Terms of a panel that a core keeps close: 32 kB.
 _TERMS = 512
@@ -137,11 +138,32 @@ def _rows_2(left, left_row, left_step, n_rows, panels, panel_size, out, out_row,
         _one_2(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
 
 
+@_compile
+def _rows_4(left, left_row, left_step, n_rows, panels, panel_size, out, out_row, n_terms):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Do the same for four panels."""
+    while n_rows >= 4:
+        _four_4(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
+        left, out, n_rows = left + 16 * left_row, out + 16 * out_row, n_rows - 4
+    if n_rows == 3:
+        _three_4(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
+    elif n_rows == 2:
+        _two_4(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
+    elif n_rows == 1:
+        _one_4(left, left_row, left_step, panels, panel_size, out, out_row, n_terms)
+
+
 @compile_apart("thrust_pomdp_add_product", 10)
 def _add(left, left_row, left_step, n_rows, panels, n_panels, panel_size, out, out_row, n_terms):  # type: ignore[no-untyped-def]  # fmt: skip
     """Do the same for any number of panels."""
-    paired = n_panels - n_panels % 2 if PAIRED else 0
-    for panel in range(0, paired, 2):
+    # One row alone leaves registers for more panels.
+    fours = n_panels - n_panels % 4 if PAIRED or n_rows == 1 else 0
+    for panel in range(0, fours, 4):
+        _rows_4(
+            left, left_row, left_step, n_rows, panels + 4 * panel * panel_size, panel_size,
+            out + 4 * panel * PANEL, out_row, n_terms,
+        )  # fmt: skip
+    paired = n_panels - n_panels % 2 if PAIRED else fours
+    for panel in range(fours, paired, 2):
         _rows_2(
             left, left_row, left_step, n_rows, panels + 4 * panel * panel_size, panel_size,
             out + 4 * panel * PANEL, out_row, n_terms,
