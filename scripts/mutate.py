@@ -11,7 +11,8 @@ are over. What comes out is appended to docs/results/mutation/mutants.csv, so it
 any moment. Who survives is killed by a new test (then `run --again`), or argued to be equivalent in
 docs/results/mutation/equivalent.csv.
 
-Compiled loops: arithmetic is compiled anew for each mutant, logic is run without Numba.
+Loops are compiled anew for each mutant of theirs. Coverage does not see into them: of these the
+tests are run whose files are named after compiled code.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ HEAD = (
 LIMIT = 120.0
 #: A test that takes so many times as long as it should, and so many seconds more, hangs.
 TIMES, MORE = 20, 20.0
-#: Of the files whose functions Numba compiles.
-COMPILED = ("kernels", "cartpole_physics", "products", "vectors")
-LOGIC = ("comparison", "condition", "not", "and/or", "loop", "constant")
+#: In the names of files whose functions Numba compiles, and of files that test compiled code.
+COMPILED = ("kernels", "products", "vectors", "functions")
+TESTS_OF_COMPILED = (
+    *COMPILED, "compiled", "sequences", "scan", "unseen_steps", "prepared_step", "digits",
+)  # fmt: skip
 
 
 # Pytest's plugin (-p mutate): which test runs which function, and how long it takes.
@@ -125,42 +128,23 @@ def pytest_configure(config) -> None:
 
 
 def make_map(paths: Sequence[str]) -> None:
-    """Run the tests under coverage, once with Numba and once without, and keep what ran what."""
-    MAP.mkdir(parents=True, exist_ok=True)
-    for name, jit in (("compiled", "0"), ("plain", "1")):
-        env = _environment(ROOT, NUMBA_DISABLE_JIT=jit, MUTATION_MAP=str(MAP / f"{name}.seconds"))
-        more = paths or (_tested_twice() if jit == "1" else ())
-        subprocess.run(_pytest(*more, "-q"), cwd=ROOT, env=env, check=False)
-    _join()
-
-
-def _tested_twice() -> list[str]:
-    (line,) = [
-        line
-        for line in (ROOT / "Makefile").read_text().splitlines()
-        if line.startswith("WITHOUT_NUMBA")
-    ]
-    return line.split(":=")[1].split()
-
-
-def _join() -> None:
-    """Add to tests.json, with and without Numba: file -> function -> tests, and their seconds."""
+    """Run the tests under coverage, and keep what ran what beside what is known."""
     import coverage
 
+    MAP.mkdir(parents=True, exist_ok=True)
+    env = _environment(ROOT, MUTATION_MAP=str(MAP / "seconds.json"))
+    subprocess.run(_pytest(*paths, "-q"), cwd=ROOT, env=env, check=False)
     known = json.loads(TESTS.read_text()) if TESTS.exists() else {"tests": {}, "seconds": {}}
-    for name in ("compiled", "plain"):
-        data = coverage.CoverageData(basename=str(MAP / f"{name}.coverage"))
-        data.read()
-        files = known["tests"].setdefault(name, {})
-        for path in data.measured_files():
-            by_function = files.setdefault(str(Path(path).relative_to(ROOT)), {})
-            functions = _functions(Path(path))
-            for line, tests in data.contexts_by_lineno(path).items():
-                # A line of a module or class itself runs once, when it is imported.
-                function = functions.get(line, "")
-                by_function[function] = sorted({*by_function.get(function, ()), *tests} - {""})
-        seconds = json.loads((MAP / f"{name}.seconds").read_text())
-        known["seconds"].setdefault(name, {}).update(seconds)
+    data = coverage.CoverageData(basename=str(MAP / "seconds.coverage"))
+    data.read()
+    for path in data.measured_files():
+        by_function = known["tests"].setdefault(str(Path(path).relative_to(ROOT)), {})
+        functions = _functions(Path(path))
+        for line, tests in data.contexts_by_lineno(path).items():
+            # A line of a module or class itself runs once, when it is imported.
+            function = functions.get(line, "")
+            by_function[function] = sorted({*by_function.get(function, ()), *tests} - {""})
+    known["seconds"].update(json.loads((MAP / "seconds.json").read_text()))
     TESTS.write_text(json.dumps(known))
 
 
@@ -211,7 +195,7 @@ class Trials:
     """
 
     def __init__(self, copy: Path) -> None:
-        self.copy = copy
+        self.copy, self.cache = copy, copy.with_name(f"{copy.name}-numba")
         self.map = json.loads(TESTS.read_text())
         files = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
@@ -224,37 +208,38 @@ class Trials:
         """Plant one, run its tests, and take it out."""
         path = self.copy / mutant.file
         source = path.read_text()
-        name = "plain" if _without_numba(mutant) else "compiled"
-        tests = self.tests(mutant, name)
+        tests = self.tests(mutant)
         try:
             path.write_text(mutant.applied(source))
-            return self._run(tests, name) if tests else Outcome("survived", 0.0, 0)
+            return self._run(tests) if tests else Outcome("survived", 0.0, 0)
         finally:
             path.write_text(source)
 
-    def tests(self, mutant: Mutant, name: str) -> list[str]:
+    def tests(self, mutant: Mutant) -> list[str]:
         """Return the tests that run the mutant's function, those of its module first."""
-        functions = self.map["tests"][name].get(mutant.file, {})
-        seconds = self.map["seconds"][name]
-        tests = functions.get(mutant.function) or sorted(
-            {test for found in functions.values() for test in found}
-        )
-        stem = Path(mutant.file).stem
-        room = Path(mutant.file).parent.name
-        return sorted(
-            tests, key=lambda test: (not _is_of(test, room, stem), seconds.get(test, 1.0), test)
-        )
+        functions = self.map["tests"].get(mutant.file, {})
+        seconds = self.map["seconds"]
+        tests = functions.get(mutant.function)
+        if _is_compiled(mutant):
+            tests = [test for test in seconds if any(w in _file(test) for w in TESTS_OF_COMPILED)]
+        elif tests is None:  # a module's own lines, or a function that no test runs
+            tests = sorted({test for found in functions.values() for test in found})
+        stem, room = Path(mutant.file).stem, Path(mutant.file).parent.name
 
-    def _run(self, tests: list[str], name: str) -> Outcome:
+        def order(test: str) -> tuple[bool, float, str]:
+            return not _is_of(test, room, stem), seconds.get(test, 1.0), test
+
+        return sorted(tests, key=order)
+
+    def _run(self, tests: list[str]) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
             told, ids = Path(folder) / "told.json", Path(folder) / "ids.txt"
-            # Pytest keeps the order of what it is given, file by file.
+            # Pytest keeps the order of what it is given.
             ids.write_text("\n".join(tests))
             told.write_text(json.dumps({"count": 0, "at": time.time()}))
             env = _environment(
-                self.copy, NUMBA_DISABLE_JIT="1" if name == "plain" else "0",
-                NUMBA_CACHE_DIR=f"{folder}/numba", MUTATION_FAILURE=str(told), HOME=folder,
-                PYTHONDONTWRITEBYTECODE="1",
+                self.copy, NUMBA_CACHE_DIR=str(self.cache), MUTATION_FAILURE=str(told),
+                HOME=folder, PYTHONDONTWRITEBYTECODE="1",
             )  # fmt: skip
             begun = time.monotonic()
             process = subprocess.Popen(
@@ -262,7 +247,7 @@ class Trials:
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                outcome = self._watched(process, told, self.map["seconds"][name])
+                outcome = self._watched(process, told, self.map["seconds"])
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, 9)
@@ -303,8 +288,12 @@ def _is_of(test: str, room: str, stem: str) -> bool:
     return file.endswith(f"/test_{stem}.py") and (room == "thrust_pomdp" or f"/{room}/" in file)
 
 
-def _without_numba(mutant: Mutant) -> bool:
-    return mutant.kind in LOGIC and any(word in Path(mutant.file).name for word in COMPILED)
+def _file(test: str) -> str:
+    return Path(test.partition("::")[0]).name
+
+
+def _is_compiled(mutant: Mutant) -> bool:
+    return any(word in Path(mutant.file).name for word in COMPILED)
 
 
 def _pytest(*arguments: str) -> list[str]:
