@@ -423,6 +423,10 @@ class _SequenceStorage(RecordedStates):
             self._batch = windows if self._cut is None else self._cut.cut(windows)
         return self._batch
 
+    def begin_epochs(self) -> None:
+        """Look at the window anew: a program may have changed it since minibatches were drawn."""
+        self._batch = None
+
     def refresh_states(self, states_after: StatesAfter) -> None:
         """Compute the states that subsequences start from anew, in one pass over the windows.
 
@@ -442,6 +446,8 @@ class _SequenceStorage(RecordedStates):
         :param batch_size: time steps, see :func:`minibatch_sizes`; everything at once when None
         :raises ValueError: if sequences have burn-in steps, which :meth:`to_minibatches` hands out
         """
+        if self._cut is None:  # whose states may have been refreshed
+            self.begin_epochs()
         n_seq, length = self._sequences().returns.shape
         batches = self.to_minibatches(minibatch_sizes(batch_size, length, n_seq))
         return (flat_samples(batch, self._zero_states) for batch in batches)

@@ -61,6 +61,7 @@ class TrainsOnWindows(OnPolicyAlgorithm):
         if self.clip_range_vf is not None:
             clip_range_vf = self.clip_range_vf(self._current_progress_remaining)
 
+        self.rollout_buffer.begin_epochs()
         n_sequences = self._sequences_per_minibatch()
         parameters = list(self.policy.parameters())
         compiled = self._compiled_minibatch(clip_range, clip_range_vf)

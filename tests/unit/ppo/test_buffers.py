@@ -12,6 +12,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 
+from thrust_pomdp import RecurrentPPO, make_vec_env
 from thrust_pomdp.ppo.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from thrust_pomdp.ppo.minibatch_sizes import minibatch_sizes, sizes_of
 from thrust_pomdp.recurrent.sequences import RNNStates
@@ -449,3 +450,39 @@ class TestActionDtypes:
         drawn = np.array([[0.123456789]], dtype=np.float32)
         buffer.add(np.zeros((1, 2)), drawn, [0.0], [1.0], th.zeros(1), th.zeros(1))
         assert buffer.to_sequence_batch().actions[0, 0, 0].item() == drawn[0, 0]
+
+
+@pytest.mark.parametrize("n_epochs", [1, 2])
+def test_a_window_that_a_program_has_changed_is_trained_on_as_it_is(n_epochs):
+    """Such as one that scales advantages between two updates of the same window."""
+
+    def trained(is_fresh: bool) -> RecurrentPPO:
+        venv = make_vec_env("FlickeringCartPole-v0", n_envs=2, seed=0)
+        model = RecurrentPPO("MlpLstmPolicy", venv, n_steps=16, n_epochs=n_epochs, seed=0)
+        model.learn(32)
+        untouched = copy.deepcopy(model.rollout_buffer)
+        untouched._batch = None  # as if no minibatch had ever been drawn from it
+        model.train()
+        if is_fresh:
+            model.rollout_buffer = untouched
+        return model
+
+    used, fresh = trained(False), trained(True)
+    state = used.rollout_buffer._generator.bit_generator.state
+    fresh.rollout_buffer._generator.bit_generator.state = state
+    for model in (used, fresh):
+        model.rollout_buffer.advantages *= -3.0
+        model.rollout_buffer.returns += 1.0
+        model.train()
+    for one, other in zip(used.policy.parameters(), fresh.policy.parameters(), strict=True):
+        assert th.equal(one, other)
+
+
+def test_flat_minibatches_are_of_the_window_as_it_is():
+    venv = make_vec_env("FlickeringCartPole-v0", n_envs=2, seed=0)
+    model = RecurrentPPO("MlpLstmPolicy", venv, n_steps=16, seed=0)
+    model.learn(32)
+    list(model.rollout_buffer.get())
+    model.rollout_buffer.advantages[:] = 7.0
+    (batch,) = model.rollout_buffer.get()
+    assert (batch.advantages == 7.0).all()
