@@ -22,7 +22,7 @@ from thrust_pomdp.ppo.asymmetric_policy import AsymmetricLstmPolicy
 from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.recurrent.compiled import against_loops, check_shapes, load_kernels
-from thrust_pomdp.recurrent.compiled_memory import transposed_weights
+from thrust_pomdp.recurrent.compiled_memory import layer_panels
 from thrust_pomdp.recurrent.encoder import Encoder
 from thrust_pomdp.recurrent.sequences import LSTMState, RNNStates, layer_weights
 
@@ -143,14 +143,14 @@ class CompiledPolicy:
 
     def _take(self) -> None:
         policy: Any = self._policy
-        kernels: Any = load_kernels()
-        kernels = kernels.policy
+        loops: Any = load_kernels()
+        kernels = loops.policy
         self._kept = np.concatenate(self._seen)
-        actors = transposed_weights(*layer_weights(policy.lstm_actor, 0))
-        critics: tuple[Any, Any] = (_NO_ROWS, _NO_BIAS)
+        actors = layer_panels(loops, 4, *layer_weights(policy.lstm_actor, 0))
+        critics: tuple[Any, Any] = (np.zeros((0, 0, 16), np.float32), _NO_BIAS)
         critic = kernels.ACTORS_MEMORY
         if policy.lstm_critic is not None:
-            critics = transposed_weights(*layer_weights(policy.lstm_critic, 0))
+            critics = layer_panels(loops, 4, *layer_weights(policy.lstm_critic, 0))
             critic = kernels.OWN_MEMORY
         elif policy.critic is not None:
             critic = kernels.FEATURES

@@ -322,17 +322,6 @@ def _weight_gradients(
     return grad_ih, grad_hh, bias, bias
 
 
-def transposed_weights(w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor) -> tuple[Any, Any]:
-    """Return one layer's weights side by side: ``[features + hidden, gates * hidden]``.
-
-    :return: weights and bias, NumPy arrays
-    """
-    with th.no_grad():
-        weights = th.cat((w_ih, w_hh), dim=1).t().contiguous()
-        bias = biases[0] + biases[1] if biases else weights.new_zeros(len(w_hh))
-        return weights.numpy(), bias.numpy()
-
-
 def layer_panels(
     products: ModuleType, n_blocks: int, w_ih: th.Tensor, w_hh: th.Tensor, *biases: th.Tensor
 ) -> tuple[Any, Any]:

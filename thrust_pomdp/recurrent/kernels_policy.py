@@ -15,6 +15,7 @@ import numpy as np
 from numba.extending import intrinsic
 
 from thrust_pomdp.recurrent.jit import compile_exactly as _compile_exactly
+from thrust_pomdp.recurrent.kernels_memory import lstm_step
 
 _f32 = np.float32
 _LOG2_E = _f32(1.4426950408889634)
@@ -44,8 +45,9 @@ class Policy(NamedTuple):
     """The weights of a policy with one LSTM layer and categorical actions, float32 arrays.
 
     :param encoder: layers before the memory
-    :param pi_weights: of the actor's LSTM, ``[features + hidden, 4 * hidden]``
-    :param pi_bias: ``[4 * hidden]``
+    :param pi_weights: of the actor's LSTM, as
+        :func:`~thrust_pomdp.recurrent.kernels_memory.lstm_step` takes them, and so is the bias
+    :param pi_bias: likewise
     :param critic: what its head reads: ``ACTORS_MEMORY``, ``OWN_MEMORY`` or ``FEATURES``
     :param vf_weights: of the critic's LSTM; anything where it has none
     :param vf_bias: likewise
@@ -79,7 +81,7 @@ _fma: Any = _fused
 
 @_compile_exactly
 def _power(x):  # type: ignore[no-untyped-def]
-    """Return ``2^x`` and ``2^x - 1``; see :func:`thrust_pomdp.recurrent.kernels_memory._power`."""
+    """Return ``2^x`` and ``2^x - 1``; see :func:`thrust_pomdp.recurrent.functions.power`."""
     x = _BOUND if x > _BOUND else x
     x = -_BOUND if x < -_BOUND else x
     rounded = _f32(x + _ROUND)
@@ -92,12 +94,6 @@ def _power(x):  # type: ignore[no-untyped-def]
     p = r * p
     whole = np.int32(rounded.view(np.int32) << 23).view(np.float32)
     return _fma(whole, p, whole), _fma(whole, p, whole - _f32(1))
-
-
-@_compile_exactly
-def _sigmoid(x):  # type: ignore[no-untyped-def]
-    e, _ = _power(-_LOG2_E * x)
-    return _f32(1) / (_f32(1) + e)
 
 
 @_compile_exactly
@@ -177,47 +173,6 @@ def _run(layers, rows):  # type: ignore[no-untyped-def]
                 flat[j] = _f32(0) if flat[j] < _f32(0) else flat[j]  # a NaN stays one
         rows, start = out, end + n_outputs
     return rows
-
-
-@_compile_exactly
-def _activate(gates, cell, new_hidden, new_cell):  # type: ignore[no-untyped-def]
-    """Advance one row's state; gates come in torch's order."""
-    size = len(cell)
-    i, f, g, o = gates[:size], gates[size : 2 * size], gates[2 * size : -size], gates[-size:]
-    for j in range(size):
-        c = _fma(_sigmoid(f[j]), cell[j], _sigmoid(i[j]) * _tanh(g[j]))
-        new_cell[j] = c
-        new_hidden[j] = _sigmoid(o[j]) * _tanh(c)
-
-
-@_compile_exactly
-def lstm_step(weights, bias, features, hidden, cell, starts, new_hidden, new_cell):  # type: ignore[no-untyped-def]
-    """Advance an LSTM by one step, states zeroed first where an episode starts.
-
-    :param weights: of inputs, transposed: ``[features + hidden, 4 * hidden]``
-    :param bias: ``[4 * hidden]``
-    :param features: ``[n, features]``
-    :param hidden: ``[n, hidden]``
-    :param cell: ``[n, hidden]``
-    :param starts: ``[n]``, bool
-    :param new_hidden: output, ``[n, hidden]``
-    :param new_cell: output, ``[n, hidden]``
-    """
-    (n_rows, n_features), size = features.shape, hidden.shape[1]
-    inputs = np.empty((n_rows, n_features + size), dtype=np.float32)
-    gates = np.empty((n_rows, 4 * size), dtype=np.float32)
-    entering = np.empty((n_rows, size), dtype=np.float32)
-    for n in range(n_rows):
-        inputs[n, :n_features] = features[n]
-        inputs[n, n_features:] = hidden[n]
-        entering[n] = cell[n]
-        gates[n] = bias
-        if starts[n]:
-            inputs[n, n_features:] = _f32(0)
-            entering[n] = _f32(0)
-    _add_products(inputs, weights, gates)
-    for n in range(n_rows):
-        _activate(gates[n], entering[n], new_hidden[n], new_cell[n])
 
 
 @_compile_exactly
