@@ -202,7 +202,7 @@ def _warn(what: str, error: Exception) -> None:
     if _first(_WITHOUT_CACHE):
         warn_user(
             f"Compiled loops {what} ({type(error).__name__}: {error}). They are compiled without, "
-            "which takes some ten seconds at every start while that is so: free disk space, delete "
+            "which takes about half a minute at every start while that is so: free disk space, delete "
             "the folder, or name another one in the environment variable NUMBA_CACHE_DIR."
         )
 
@@ -211,5 +211,5 @@ def _say_compiling() -> None:
     """Say why nothing seems to happen; through logging, which shows it unless told not to."""
     if _first(_COMPILING):
         _LOGGER.warning(
-            "thrust_pomdp: compiling loops for this machine, which takes some ten seconds once"
+            "thrust_pomdp: compiling loops for this machine, which takes about half a minute once"
         )

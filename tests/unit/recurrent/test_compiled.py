@@ -693,7 +693,7 @@ class TestKeptCode:
     def test_is_loaded_in_silence(self, folder, caplog):
         assert self.start(folder)(3.0) == 1.5
         assert [record.getMessage() for record in caplog.records] == [
-            "thrust_pomdp: compiling loops for this machine, which takes some ten seconds once"
+            "thrust_pomdp: compiling loops for this machine, which takes about half a minute once"
         ]
         caplog.clear()
         loop = self.start(folder)
