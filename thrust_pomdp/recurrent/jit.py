@@ -202,8 +202,8 @@ def _warn(what: str, error: Exception) -> None:
     if _first(_WITHOUT_CACHE):
         warn_user(
             f"Compiled loops {what} ({type(error).__name__}: {error}). They are compiled without, "
-            "which takes about half a minute at every start while that is so: free disk space, delete "
-            "the folder, or name another one in the environment variable NUMBA_CACHE_DIR."
+            "which takes about half a minute at every start while that is so: free disk space, "
+            "delete the folder, or name another one in the environment variable NUMBA_CACHE_DIR."
         )
 
 
