@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
@@ -12,7 +13,12 @@ from thrust_pomdp import gate
 from thrust_pomdp.ppo.distributions import PlainCategoricalDistribution, against_plain
 from thrust_pomdp.ppo.policies import RecurrentActorCriticPolicy
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch
-from thrust_pomdp.recurrent.compiled import CategoricalPPOLoss, against_loops, load_kernels
+from thrust_pomdp.recurrent.compiled import (
+    CategoricalPPOLoss,
+    against_loops,
+    first_derivative,
+    load_kernels,
+)
 
 
 class Losses(NamedTuple):
@@ -146,7 +152,59 @@ def _compiled_losses(
             bool(normalize_advantage),
         ),
     )
-    return Losses(*terms)
+    losses = Losses(*terms)
+
+    def by_torch(logits: th.Tensor, values: th.Tensor) -> tuple[th.Tensor, ...]:
+        shape, log_probs = batch.returns.shape, logits.log_softmax(dim=-1)
+        log_prob = log_probs.gather(-1, batch.actions.long().reshape(-1, 1))
+        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
+        parts = values.view(shape), log_prob.view(shape), entropy.view(shape)
+        return _torch_losses(*parts, batch, coefficients)[1:4]
+
+    policy_loss, value_loss, entropy_loss = _Terms.apply(  # type: ignore[no-untyped-call]
+        by_torch, losses[1:4], logits, values
+    )
+    return losses._replace(
+        policy_loss=policy_loss, value_loss=value_loss, entropy_loss=entropy_loss
+    )
+
+
+class _Terms(th.autograd.Function):
+    """The terms of a compiled loss, for programs that add to the loss what is made of them.
+
+    The loop computes the gradient of their sum alone; each one's is found by torch, if it is asked
+    for at all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        by_torch: Callable[[th.Tensor, th.Tensor], tuple[th.Tensor, ...]],
+        terms: tuple[th.Tensor, ...],
+        logits: th.Tensor,
+        values: th.Tensor,
+    ) -> tuple[th.Tensor, ...]:
+        """Return the terms that were computed.
+
+        :param by_torch: computes them from logits and values
+        """
+        ctx.by_torch = by_torch
+        ctx.save_for_backward(logits, values)
+        ctx.set_materialize_grads(False)
+        return tuple(term.clone() for term in terms)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, *gradients: th.Tensor | None) -> tuple[th.Tensor | None, ...]:
+        """Compute the gradients of those terms that are in the loss once more."""
+        with th.enable_grad():
+            inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+            terms = ctx.by_torch(*inputs)
+            told = [pair for pair in zip(terms, gradients, strict=True) if pair[1] is not None]
+            found = th.autograd.grad(
+                [term for term, _ in told], inputs, [given for _, given in told], allow_unused=True
+            )
+        return None, None, *found
 
 
 def against_loop(distribution: Distribution) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch as th
 
+from thrust_pomdp import RecurrentPPO, make_vec_env
+from thrust_pomdp.ppo import losses as losses_module
 from thrust_pomdp.ppo.losses import ppo_losses
 from thrust_pomdp.ppo.sequence_batch import SequenceBatch
 
@@ -140,3 +142,61 @@ def test_what_a_policy_adds_is_in_the_loss_and_beside_the_other_terms(batch):
     assert more[1:] == (*plain[1:6], policy.auxiliary)
     more.loss.backward()
     assert policy.auxiliary.grad == 1
+
+
+class AddsTerms(RecurrentPPO):
+    """A program that changes the loss by what it is made of."""
+
+    def _losses(self, *args):
+        losses = super()._losses(*args)
+        more = 0.3 * losses.entropy_loss + losses.value_loss**2 - 0.5 * losses.policy_loss
+        return losses._replace(loss=losses.loss + more)
+
+
+@pytest.mark.parametrize("clip_range_vf", [None, 0.2])
+def test_terms_added_to_the_loss_by_a_program_have_their_gradients(monkeypatch, clip_range_vf):
+    def trained() -> RecurrentPPO:
+        venv = make_vec_env("FlickeringCartPole-v0", n_envs=4, seed=0)
+        model = AddsTerms(
+            "MlpLstmPolicy", venv, n_steps=16, batch_size=32, n_epochs=3, seed=0,
+            clip_range_vf=clip_range_vf, policy_kwargs={"optimizer_class": th.optim.SGD},
+        )  # fmt: skip
+        model.learn(64)
+        return model
+
+    compiled = trained()
+    monkeypatch.setattr(losses_module.gate, "against_kernels", lambda *args: "tested")
+    plain = trained()
+    start = RecurrentPPO("MlpLstmPolicy", plain.env, n_steps=16, batch_size=32, seed=0)
+    for name, weights in compiled.policy.state_dict().items():
+        change = weights - start.policy.state_dict()[name]
+        expected = plain.policy.state_dict()[name] - start.policy.state_dict()[name]
+        scale = max(expected.abs().max().item(), 1e-9)
+        assert (change - expected).abs().max() < 2e-3 * scale + 1e-8, name
+
+
+def test_one_term_alone_has_its_gradient_and_no_second_one():
+    venv = make_vec_env("FlickeringCartPole-v0", n_envs=2, seed=0)
+    model = RecurrentPPO("MlpLstmPolicy", venv, n_steps=16, seed=0)
+    model.learn(32)
+    settings = {"clip_range": 0.2, "clip_range_vf": None, "ent_coef": 0.1, "vf_coef": 0.7,
+                "normalize_advantage": True}  # fmt: skip
+    batch = model.rollout_buffer.to_sequence_batch()
+    policy = model.policy
+    ours = ppo_losses(policy, batch, **settings)
+    values, log_prob, entropy = policy.evaluate_sequences(
+        batch.observations, batch.actions, batch.initial_state, batch.layout
+    )
+    expected = losses_module._torch_losses(
+        values, log_prob, entropy, batch, losses_module.Coefficients(**settings)
+    )
+    for name in ("loss", "policy_loss", "value_loss", "entropy_loss"):
+        parameters = list(policy.parameters())
+        kwargs = {"retain_graph": True, "allow_unused": True}
+        found = th.autograd.grad(getattr(ours, name), parameters, **kwargs)
+        wanted = th.autograd.grad(getattr(expected, name), parameters, **kwargs)
+        for one, other in zip(found, wanted, strict=True):
+            if other is None:  # as the value is to the policy's head
+                assert one is None or not one.any()
+            else:
+                th.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
