@@ -185,7 +185,9 @@ class TestFaults:
         assert process.stdout is not None
         begun = 0
         while begun < 2:
-            begun += "begins" in process.stdout.readline()
+            line = process.stdout.readline()
+            assert line, "the processes ended before they began"
+            begun += "begins" in line
         time.sleep(1)
         os.kill(process.pid, number)
         process.communicate(timeout=60)
