@@ -7,7 +7,7 @@ ARGS   ?=
 # What has a compiled form is tested in torch's own operations too.
 WITHOUT_NUMBA := tests/unit/recurrent tests/unit/ppo tests/unit/test_gate.py tests/equivalence
 
-.PHONY: help demo test test-long test-demo test-distributed mutate lint format docs clean
+.PHONY: help demo test test-long test-demo mutate test-distributed lint format docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -338,18 +338,19 @@ def test_previous_action_and_reward_are_what_the_env_received_and_gave(case: See
     bare = thrust_pomdp.make_vec_env(case.env_id, **sizes)
     assert not venv.reset()[:, -3:].any()
     bare.reset()
-    rng = np.random.default_rng(case.seed)
+    rng, n_actions = np.random.default_rng(case.seed), int(bare.action_space.n)
     for _ in range(case.n_steps):
-        actions = rng.integers(2, size=case.n_envs)
+        actions = rng.integers(n_actions, size=case.n_envs)
         obs, _, dones, infos = venv.step(actions)
         rewards = bare.step(actions)[1]
-        expected = np.column_stack((np.eye(2, dtype=np.float32)[actions], rewards))
+        expected = np.column_stack((np.eye(n_actions, dtype=np.float32)[actions], rewards))
+        n_last = n_actions + 1
         shown = np.array([
-            info["terminal_observation"][-3:] if done else row[-3:]
+            info["terminal_observation"][-n_last:] if done else row[-n_last:]
             for row, done, info in zip(obs, dones, infos, strict=True)
         ])  # fmt: skip
         assert np.array_equal(shown, expected)
-        assert not obs[dones, -3:].any()
+        assert not obs[dones, -n_last:].any()
 
 
 def assert_same_obs(ours: Any, theirs: Any) -> None:

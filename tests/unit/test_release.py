@@ -19,6 +19,8 @@ import yaml
 from hatchling import build
 from readme_program import readme_program
 
+#: Later releases of Python 3.11 ask for it, the first ones do not know it.
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -105,7 +107,7 @@ class TestBuiltFiles:
         self, built: Path, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-            archive.extractall(tmp_path, filter="data")
+            archive.extractall(tmp_path, **SAFELY)
         monkeypatch.chdir(tmp_path / f"thrust_pomdp-{VERSION}")
         again = tmp_path / build.build_wheel(str(tmp_path))
         assert again.read_bytes() == wheel.read_bytes()

@@ -167,7 +167,7 @@ def _seen(venv: VecEnv, recipe: Recipe) -> VecEnv:
     return layered(venv, previous_action=recipe.previous_action, frame_stack=recipe.frame_stack)
 
 
-def _normalized(venv: VecEnv, recipe: Recipe, update: str) -> VecEnv:
+def _normalized(venv: VecEnv, recipe: Recipe, update: str = "step") -> VecEnv:
     """Normalise as the recipe says, as far as the observations can be.
 
     :param update: when statistics take in what is met

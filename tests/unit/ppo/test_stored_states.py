@@ -646,7 +646,11 @@ class TestRefusals:
 
 class TestCompiledLoss:
     def test_training_takes_the_same_path_as_with_whole_windows(self, monkeypatch):
-        """The compiled categorical loss is used where it is for whole windows."""
+        """The compiled categorical loss is used where it is for whole windows.
+
+        Where a minibatch is not one compiled call, which has a loss of its own.
+        """
+        monkeypatch.setattr(RecurrentPPO, "against_compiled_minibatch", lambda self: "tested")
         served = []
         compiled = losses._compiled_losses
 

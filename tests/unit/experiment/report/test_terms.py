@@ -80,6 +80,7 @@ CHANGES = {
     "eval_episodes": ["--eval-episodes", "7", "8"],
     "margin": ["--margin", "40"],
     "solved": ["--solved", "300"],
+    "ranks": ["--ranks", "2"],
     "state_env": ["--arms", "lstm", "mlp", OWN, "state", "--state-env", "CartPole-v1"],
 }
 #: Those that only say where and how runs are done; ``jobs`` is noted with each run.
