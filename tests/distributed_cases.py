@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 from thrust_pomdp import (
+    AverageWeights,
     MlpLstmPolicy,
     TrainingCheckpoint,
     VecNormalizeVisible,
@@ -268,7 +269,12 @@ def train(name: str, checkpoints: str | None = None, **kwargs: Any) -> dict[str,
     callbacks: list[BaseCallback] = [watch]
     if checkpoints is not None:
         callbacks.append(TrainingCheckpoint(checkpoints, every=N_ENVS * N_STEPS))
+    is_averaged = name == "lstm" and checkpoints is None
+    if is_averaged:
+        callbacks.append(AverageWeights(0.5))
     model.learn(UPDATES * N_ENVS * N_STEPS, callback=callbacks, log_interval=1000)
+    if is_averaged:  # from weights that rank 0 alone has made
+        model.learn(N_ENVS * N_STEPS, callback=watch, log_interval=1000)
     return outcome(model, watch) if model._ranks.is_first else {}
 
 

@@ -182,7 +182,20 @@ class DataParallelRecurrentPPO(CollectsInBlocks, LearnsInBlocks, RecurrentPPO):
             told.pop("progress_bar", None)
             check_agreement(self, told, self._ranks)
             super().learn(*given.args, **given.kwargs)
+            self._take_weights_of_first()
         return self
+
+    def _take_weights_of_first(self) -> None:
+        """Leave all ranks with the weights that rank 0's callbacks have left there.
+
+        Such as one that averages them at the end of a training.
+        """
+        if self._ranks.size == 1:
+            return
+        weights = {name: part.cpu() for name, part in self.policy.state_dict().items()}
+        told = self._ranks.gather_objects(weights if self._ranks.is_first else None)
+        if not self._ranks.is_first:
+            self.policy.load_state_dict(told[0])
 
     def give_sign_of_life(self) -> None:
         """Tell the other processes that this one lives.
