@@ -24,6 +24,7 @@ from thrust_pomdp.vec_env.previous import layers
 from thrust_pomdp.vec_env.step_infos import Infos, StepInfos, rows_of
 from thrust_pomdp.vec_env.window_statistics import Gather, WindowMoments, check_update
 from thrust_pomdp.wrappers.appending import OBSERVATION
+from thrust_pomdp.wrappers.expose import entry_of, space_of_entry
 from thrust_pomdp.wrappers.visible_statistics import update
 
 Array = NDArray[Any]
@@ -214,7 +215,7 @@ class VecPrivilegedInfo(VecUnprivileged):
 
     def _stack(self, infos: Sequence[Infos]) -> Array:
         """Read the entry of some infos, ``[n, *shape]``."""
-        return self._fitted([np.asarray(_entry(info, self.privileged_key)) for info in infos])
+        return self._fitted([np.asarray(entry_of(info, self.privileged_key)) for info in infos])
 
     def _fitted(self, told: Array | list[Array]) -> Array:
         """Bring values into their space, as a new array."""
@@ -323,17 +324,6 @@ def wrappers_of_kind(venv: VecEnv, kind: type[Layer]) -> list[Layer]:
     return [layer for layer in layers(venv) if isinstance(layer, kind)]
 
 
-def _entry(info: Infos, key: str) -> Any:
-    if key not in info:
-        told = ", ".join(map(repr, info)) or "nothing"
-        raise ValueError(
-            f"info[{key!r}] must be told by the environments at every reset and step, there is "
-            f"{told}; the environments of thrust_pomdp tell 'state' when they are made with "
-            "expose_state=True"
-        )
-    return info[key]
-
-
 def _told_space(venv: VecEnv, key: str) -> spaces.Space[Any]:
     """Make a space for what the environments tell at a reset."""
     base: Any = venv.unwrapped
@@ -342,14 +332,10 @@ def _told_space(venv: VecEnv, key: str) -> spaces.Space[Any]:
         seeds, options = base._seeds, base._options
         base.reset()
         base._seeds, base._options = seeds, options
-    entry = _entry(base.reset_infos[0], key)
+    entry = entry_of(base.reset_infos[0], key)
     told = np.asarray(entry)
-    if told.dtype.kind not in "biuf":
-        raise ValueError(f"info[{key!r}] must be a number or an array of numbers, got {entry!r}")
     image = spaces.Box(0, 255, told.shape, np.uint8) if told.dtype == np.uint8 else None
-    if image is not None and is_image_space(image):
-        return image
-    return spaces.Box(-np.inf, np.inf, told.shape or (1,), np.float32)
+    return image if image is not None and is_image_space(image) else space_of_entry(key, entry)
 
 
 def _checked_space(space: Any) -> spaces.Space[Any]:

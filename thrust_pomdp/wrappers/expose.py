@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from thrust_pomdp.errors import ArgumentError
 from thrust_pomdp.stateful import Names
 from thrust_pomdp.wrappers.blank_symbols import observation_space_of
 from thrust_pomdp.wrappers.layer import Layer
@@ -101,12 +100,7 @@ class StateObservation(Layer):
         gym.Wrapper.__init__(self, env)
         self._key = key
         if space is None:
-            entry = np.asarray(self._entry(env.reset()[1]))
-            if entry.dtype.kind not in "biuf":
-                raise ArgumentError(
-                    f"info[{key!r}] must be a number or an array of numbers, got {entry!r}"
-                )
-            space = spaces.Box(-np.inf, np.inf, entry.shape or (1,), np.float32)
+            space = space_of_entry(key, entry_of(env.reset()[1], key))
         self.observation_space = space
 
     def reset(
@@ -123,15 +117,32 @@ class StateObservation(Layer):
 
     def _shown(self, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         space = self.observation_space
-        told = np.array(self._entry(info), dtype=space.dtype)
+        told = np.array(entry_of(info, self._key), dtype=space.dtype)
         rest = {name: value for name, value in info.items() if name != "blanked"}
         return told.reshape(space.shape or ()), rest
 
-    def _entry(self, info: dict[str, Any]) -> Any:
-        if self._key not in info:
-            told = ", ".join(map(repr, info)) or "nothing"
-            raise ArgumentError(
-                f"info[{self._key!r}] must be told by the environment at every reset and step, "
-                f"there is {told}"
-            )
-        return info[self._key]
+
+def entry_of(info: dict[str, Any], key: str) -> Any:
+    """Return an entry of an info.
+
+    :raises ValueError: if it is not told, with what is
+    """
+    if key not in info:
+        told = ", ".join(map(repr, info)) or "nothing"
+        raise ValueError(
+            f"info[{key!r}] must be told by the environments at every reset and step, there is "
+            f"{told}; the environments of thrust_pomdp tell 'state' when they are made with "
+            "expose_state=True"
+        )
+    return info[key]
+
+
+def space_of_entry(key: str, entry: Any) -> spaces.Box:
+    """Return a space without bounds for what is told under a key; single numbers get an axis.
+
+    :raises ValueError: for what is no number and no array of numbers
+    """
+    told = np.asarray(entry)
+    if told.dtype.kind not in "biuf":
+        raise ValueError(f"info[{key!r}] must be a number or an array of numbers, got {entry!r}")
+    return spaces.Box(-np.inf, np.inf, told.shape or (1,), np.float32)
