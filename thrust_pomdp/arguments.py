@@ -228,3 +228,14 @@ def _listed(names: tuple[str, ...]) -> str:
         return "nothing for this memory"
     *first, last = map(repr, names)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def check_no_options(options: dict[str, Any] | None, what: str) -> None:
+    """Refuse options of a reset where none would have an effect.
+
+    :param options: as ``reset`` was given them
+    :param what: the environment, in a word or two
+    :raises ValueError: if there are any
+    """
+    if options:
+        raise ArgumentError(f"options must be None or empty, {what} has none, got {options!r}")

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.arguments import check_count, check_flag, check_no_options
 from thrust_pomdp.envs.repeat_previous_view import Scene, picture, text
 from thrust_pomdp.stateful import Names, StatefulEnv
 from thrust_pomdp.unmodified_classes import remember
@@ -142,7 +142,7 @@ class RepeatPreviousEnv(StatefulEnv, gym.Env[Observation, np.int64]):
 
         :raises ValueError: for options, of which there are none
         """
-        check_no_options(options)
+        check_no_options(options, "a game of cards")
         super().reset(seed=seed)
         self._suits = shuffled(self.np_random, len(self._suits))
         self._n_dealt, self._answer = 1, None
@@ -226,12 +226,3 @@ def states_of(suits: NDArray[np.int64], n_dealt: NDArray[np.int64], k: int) -> N
     asked = frames_of(suits[rows, n_dealt - k])
     asked[n_dealt < k] = 0.0
     return np.concatenate([frames_of(suits[rows, n_dealt - 1]), asked], axis=1)
-
-
-def check_no_options(options: dict[str, Any] | None) -> None:
-    """Refuse reset options.
-
-    :raises ValueError: if there are any: none would have an effect
-    """
-    if options:
-        raise ValueError(f"options must be None or empty, a game of cards has none, got {options}")

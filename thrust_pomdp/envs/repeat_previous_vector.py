@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_no_options
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.flicker import BlockStreams
 from thrust_pomdp.envs.native_vector import (
@@ -20,7 +21,6 @@ from thrust_pomdp.envs.native_vector import (
 )
 from thrust_pomdp.envs.repeat_previous import (
     RepeatPreviousEnv,
-    check_no_options,
     frames_of,
     shuffled,
     states_of,
@@ -113,7 +113,7 @@ class RepeatPreviousVectorEnv(NativeVectorEnv):
         self.actions: Actions = np.zeros(self.num_envs, dtype=np.int64)
 
     def _start_options(self, options: dict[str, Any]) -> None:
-        check_no_options(options)
+        check_no_options(options, "a game of cards")
 
     def _start(self, indices: Indices, options: None) -> NDArray[np.int64]:
         for idx in indices.tolist():

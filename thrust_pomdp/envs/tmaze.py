@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thrust_pomdp.arguments import check_count, check_flag
+from thrust_pomdp.arguments import check_count, check_flag, check_no_options
 from thrust_pomdp.envs.tmaze_view import Scene, picture, text
 from thrust_pomdp.stateful import Names, StatefulEnv
 from thrust_pomdp.unmodified_classes import remember
@@ -145,7 +145,7 @@ class TMazeEnv(StatefulEnv, gym.Env[Observation, np.int64]):
 
         :raises ValueError: for options, of which there are none
         """
-        check_no_options(options)
+        check_no_options(options, "a T-maze")
         super().reset(seed=seed)
         self._cue = int(cue_of(self.np_random.random()))
         self._cell, self._turn = self.first_cell, None
@@ -297,12 +297,3 @@ def state_of(cell: Any, cue: Any, corridor_length: int) -> Observation:
     state = observe(cell, cue, corridor_length)
     state[..., 0] = cue
     return state
-
-
-def check_no_options(options: dict[str, Any] | None) -> None:
-    """Refuse reset options.
-
-    :raises ValueError: if there are any: none would have an effect
-    """
-    if options:
-        raise ValueError(f"options must be None or empty, a T-maze has none, got {options!r}")

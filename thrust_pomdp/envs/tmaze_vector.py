@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from thrust_pomdp.arguments import check_no_options
 from thrust_pomdp.envs.env_of_vector import EnvOfVector
 from thrust_pomdp.envs.native_vector import (
     Actions,
@@ -20,7 +21,6 @@ from thrust_pomdp.envs.native_vector import (
 from thrust_pomdp.envs.tmaze import (
     ActiveTMazeEnv,
     TMazeEnv,
-    check_no_options,
     cue_of,
     observe,
     state_of,
@@ -96,7 +96,7 @@ class TMazeVectorEnv(NativeVectorEnv):
         self.actions: Actions = np.zeros(self.num_envs, dtype=np.int64)
 
     def _start_options(self, options: dict[str, Any]) -> None:
-        check_no_options(options)
+        check_no_options(options, "a T-maze")
 
     def _start(self, indices: Indices, options: None) -> NDArray[np.int64]:
         cues: NDArray[np.int64] = cue_of(self.starts.next_of(indices))

@@ -8,7 +8,7 @@ normalising would take the size from few numbers.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
@@ -49,7 +49,7 @@ def dense(layer: nn.Module, rows: th.Tensor) -> th.Tensor:
     return product(rows, linear.weight, linear.bias)
 
 
-class ScannedLayer(nn.Module):
+class ScannedLayer(nn.Module, ABC):
     """One layer: a recurrence, and what is told of it.
 
     :param input_size: numbers that it reads
@@ -66,14 +66,15 @@ class ScannedLayer(nn.Module):
         self.is_first = is_first
         self.norm = nn.Identity() if is_first else nn.LayerNorm(input_size)
 
+    @abstractmethod
     def recall(self, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return the state after one step.
 
         :param read: what the recurrence reads, ``[n_envs, input_size]``
         :param state: before the step, ``[n_envs, state]``
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def recall_windows(self, read: th.Tensor, state: th.Tensor, starts: th.Tensor) -> th.Tensor:
         """Return the state after each step of whole windows, ``[n_seq, n_steps, state]``.
 
@@ -81,8 +82,8 @@ class ScannedLayer(nn.Module):
         :param state: that enters, ``[n_seq, state]``
         :param starts: ``[n_seq, n_steps]``, bool
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def told(self, inputs: th.Tensor, read: th.Tensor, state: th.Tensor) -> th.Tensor:
         """Return what a layer tells in a step or in many, ``[..., hidden_size]``.
 
@@ -90,11 +91,10 @@ class ScannedLayer(nn.Module):
         :param read: these normalised
         :param state: after the step, ``[..., state]``
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def laid_out(self) -> tuple[th.Tensor, ...]:
         """Return the weights of a first layer as the compiled step wants them."""
-        raise NotImplementedError
 
     def forward(
         self, inputs: th.Tensor, state: th.Tensor, starts: th.Tensor | None = None

@@ -112,10 +112,16 @@ def write_report(
     given = Terms(margin, solved, memory or {})
     judged = [judge(contest, _kept_in(contest, folder_of), given) for contest in found]
     found, verdicts = [one for one, _ in judged], [verdict for _, verdict in judged]
-    page = write_page(found, verdicts, failures, out or folders[0])
+    worths = [worth_of(contest) for contest in found]
+    page = write_page(found, verdicts, worths, failures, out or folders[0])
     titles = [contest.title for contest in found]
-    worths = {contest.title: worth_of(contest) for contest in found}
-    return Report(page, dict(zip(titles, verdicts, strict=True)), worths, len(runs), failures)
+    return Report(
+        page,
+        dict(zip(titles, verdicts, strict=True)),
+        dict(zip(titles, worths, strict=True)),
+        len(runs),
+        failures,
+    )
 
 
 def _kept_in(contest: Contest, folder_of: Mapping[str, Path]) -> dict[Path, Kept | None]:

@@ -20,7 +20,7 @@ from thrust_pomdp.experiment.report.number_format import format_count, format_nu
 from thrust_pomdp.experiment.report.rule import RULE
 from thrust_pomdp.experiment.report.runs import Contest, Failure
 from thrust_pomdp.experiment.report.verdict import Verdict
-from thrust_pomdp.experiment.report.worth import worth_of
+from thrust_pomdp.experiment.report.worth import Worth
 from thrust_pomdp.experiment.runs import CURVE_EPISODES
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Picture(NamedTuple):
 def write_page(
     contests: Sequence[Contest],
     verdicts: Sequence[Verdict],
+    worths: Sequence[Worth | str],
     failures: Sequence[Failure],
     out: Path,
 ) -> Path:
@@ -50,15 +51,16 @@ def write_page(
 
     :param contests: the finished runs by environment
     :param verdicts: of each
+    :param worths: what memory is worth on each, or why that cannot be told
     :param failures: runs that failed
     :param out: folder to write to
     :return: path of the page
     """
     out.mkdir(parents=True, exist_ok=True)
-    sections = []
-    for place, (contest, verdict) in enumerate(zip(contests, verdicts, strict=True), start=1):
+    sections, told = [], zip(contests, verdicts, worths, strict=True)
+    for place, (contest, verdict, worth) in enumerate(told, start=1):
         prefix = f"{place}-{contest.slug[:60]}-" if len(contests) > 1 else ""
-        sections.append(_section(contest, verdict, out, prefix))
+        sections.append(_section(contest, verdict, worth, out, prefix))
     runs = [run for contest in contests for of_arm in contest.arms.values() for run in of_arm]
     page = _template().render(
         sections=sections,
@@ -92,9 +94,10 @@ def _template() -> Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(contest: Contest, verdict: Verdict, out: Path, prefix: str) -> dict[str, Any]:
+def _section(
+    contest: Contest, verdict: Verdict, worth: Worth | str, out: Path, prefix: str
+) -> dict[str, Any]:
     """Return what the template says of a contest."""
-    worth = worth_of(contest)
     return {
         "title": contest.title,
         "verdict": verdict,
